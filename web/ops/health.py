@@ -45,7 +45,7 @@ bp = RouteGroup("health", section="Service", switches=("disable_meta",))
 
 def start(app: Flask) -> None:
     """Start with an empty cache of figures, and without a check of the database."""
-    app.extensions["runyard_figures"] = TTLCache(MOST_KNOWN, KNOWN_SECONDS)
+    app.extensions["runyard_figures"] = TTLCache(MAX_KNOWN, KNOWN_SECONDS)
     app.extensions["runyard_writes"] = WriteCheck()
 
 
@@ -53,7 +53,7 @@ def start(app: Flask) -> None:
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
 SANDBOX = 2  # the isolation level at which user code has temporary folders of its own
 KNOWN_SECONDS = 1.0  # how long figures are cached, for each deployment and role of the caller
-MOST_KNOWN = 1_000
+MAX_KNOWN = 1_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 REFUSALS = (401, 403, 404, 429, 503)  # no key is needed, but one that is sent must be known

@@ -53,7 +53,7 @@ def _block_text(block: Any) -> str:
 JsonSchema = Mapping[str, Any]
 
 MESSAGES = "messages"
-MOST_PARTS = 100  # references and alternatives followed per field
+MAX_PARTS = 100  # references and alternatives followed per field
 JSON_TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -108,11 +108,11 @@ def _has_type(value: Any, types: list[str]) -> bool:
 def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
     """Return the types that a schema allows.
 
-    An empty list means any type, an unclear schema, or one with more than MOST_PARTS parts.
+    An empty list means any type, an unclear schema, or one with more than MAX_PARTS parts.
     """
     types: list[str] = []
     parts = [schema]
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         if not parts:
             return list(dict.fromkeys(types))
         part = parts.pop(0)
@@ -125,7 +125,7 @@ def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
                 return []
             types += kinds
         elif isinstance(alternatives, list):
-            parts = [*alternatives[:MOST_PARTS], *parts]
+            parts = [*alternatives[:MAX_PARTS], *parts]
         else:
             parts = [_definition(root, part.get("$ref")), *parts]
     return []

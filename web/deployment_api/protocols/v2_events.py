@@ -35,7 +35,7 @@ INPUT = "input"  # the channel of the methods `input.…`
 WAITING = frozenset({"lifecycle", INPUT})  # beginnings, ends and questions of runs
 SHOWN = 100  # characters of an unknown channel's name that the error repeats
 # A stream keeps its subscription in memory while it is open, and searches it for each event in a new namespace.
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 REMEMBERED = 256  # namespaces whose match is cached
 
 
@@ -59,8 +59,8 @@ class Subscribed(fields.Schema):
 
     example: ClassVar[dict[str, Any]] = {"channels": ["values", "messages", "lifecycle", "input"]}
 
-    channels = fields.ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
-    namespaces = fields.ListOf(fields.ListOf(fields.StrictString()), allow_none=True, max_bytes=MOST_BYTES)
+    channels = fields.ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MAX_BYTES)
+    namespaces = fields.ListOf(fields.ListOf(fields.StrictString()), allow_none=True, max_bytes=MAX_BYTES)
     depth = fields.StrictInteger(minimum=0, allow_none=True)
     since = fields.StrictInteger(allow_none=True)
 

@@ -53,7 +53,7 @@ bp = RouteGroup(
 )
 
 COMMANDS = "run"  # the role that a key needs to send commands
-MOST_SUBSCRIPTIONS = 100  # per socket
+MAX_SUBSCRIPTIONS = 100  # per socket
 FAILED = Failure("unknown_error", "500: internal error")
 
 
@@ -82,7 +82,7 @@ def open_socket(thread_id: UUID) -> Response:
     # next, even if it starts that run over another connection and the request overtakes its subscription.
     watching.note({"deployment_id": deployment().id, "thread_id": thread_id})
     client = request.environ[websocket.GATEWAY_SOCKET]
-    served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
+    served = WebSocket(client, opened, opening, max_bytes=settings().max_body_bytes)
     session = Session(served, thread_id, visible, heartbeat_seconds=settings().heartbeat_seconds)
     return Upgraded(SocketStream(served, session.steps()))
 
@@ -331,9 +331,9 @@ class Session:
             subscription = Subscription.of(checked(Subscribed, params, "params"))
         except Invalid as error:
             return self._numbered(error_answer(id, "invalid_argument", error.message))
-        if len(self._live) + len(self._requested) >= MOST_SUBSCRIPTIONS:
+        if len(self._live) + len(self._requested) >= MAX_SUBSCRIPTIONS:
             message = (
-                f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
+                f"This socket has {MAX_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
             )
             return self._numbered(error_answer(id, "invalid_argument", message))
         self._requested.append((id, subscription))

@@ -97,7 +97,7 @@ def stream_run(thread_id: UUID | None) -> Response:
             new.batches(),
             new.follower.heartbeat,
             with_ids=new.is_resumable,
-            keep=stream_filter.creator_filter(new.kwargs, namespaces),
+            rename=stream_filter.creator_filter(new.kwargs, namespaces),
             headers_first=not new.starts_at_once,
         )
         headers = stream_headers(thread_id, new.run_id)

@@ -150,8 +150,8 @@ def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> 
             batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
-        keep = stream_filter.join_filter(row["kwargs"], modes, namespaces)
-        body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
+        rename = stream_filter.join_filter(row["kwargs"], modes, namespaces)
+        body = sse.body(batches, follower.heartbeat, with_ids=resumable, rename=rename, headers_first=True)
         headers = stream_headers(thread_id, follower.run_id)
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 

@@ -132,11 +132,11 @@ def _subprotocols() -> list[str]:
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 LENGTH = re.compile(r"[0-9]{1,18}")
-MOST_HEADERS = 256
-MOST_BYTES = 128 * 1024
+MAX_HEADERS = 256
+MAX_BYTES = 128 * 1024
 # Maximum length of a cookie's Path in characters. Browsers replace a longer one by the folder of the request, which may
 # be above the app's path.
-MOST_PATH = 1024
+MAX_PATH = 1024
 SET_BY_SERVICE = frozenset({"x-request-id", "server", "date"})
 
 NEVER_ANSWERED = HOP_BY_HOP | SET_BY_SERVICE | FOR_PROXIES
@@ -259,12 +259,12 @@ def _below(mount: str, path: str) -> str:
     if not path.startswith("/") or path == "/":
         return mount
     inner = path if path == mount or path.startswith(mount + "/") else mount + path
-    return inner if len(inner) <= MOST_PATH else mount
+    return inner if len(inner) <= MAX_PATH else mount
 
 
 def _check_headers(sent: Sequence[tuple[Any, Any]]) -> None:
-    if len(sent) > MOST_HEADERS:
-        raise BadAnswer(f"it has more than {MOST_HEADERS} headers")
+    if len(sent) > MAX_HEADERS:
+        raise BadAnswer(f"it has more than {MAX_HEADERS} headers")
     size = 0
     for name, value in sent:
         if not isinstance(name, str) or not TOKEN.fullmatch(name):
@@ -272,8 +272,8 @@ def _check_headers(sent: Sequence[tuple[Any, Any]]) -> None:
         if not isinstance(value, str) or not VALUE.fullmatch(value):
             raise BadAnswer(f"the header {name:.100} has characters that are not allowed")
         size += len(name) + len(value)
-    if size > MOST_BYTES:
-        raise BadAnswer(f"its headers have more than {MOST_BYTES} bytes")
+    if size > MAX_BYTES:
+        raise BadAnswer(f"its headers have more than {MAX_BYTES} bytes")
 
 
 def _declared_length(sent: Sequence[tuple[str, str]]) -> int | None:

@@ -86,7 +86,7 @@ class _Request:
     def __init__(self, resources: ExitStack) -> None:
         self._address, self._deployment, self._resources = address(), unchecked_deployment(), resources
         self._waiting = Waiting()
-        self._most_bytes = current_app.config["MAX_CONTENT_LENGTH"]
+        self._max_bytes = current_app.config["MAX_CONTENT_LENGTH"]
         self._is_head = request.method == "HEAD"
         self._sent_at = time.monotonic()
         self._watch = ClientWatch(request.environ.get("gunicorn.socket"), self._look)
@@ -127,7 +127,7 @@ class _Request:
     def _send_all(self, exchange: Exchange, source: Body) -> None:
         """Send the body as it arrives, in a greenlet of its own. An error ends the wait for the answer."""
         try:
-            for data in _pieces(source, self._most_bytes):
+            for data in _pieces(source, self._max_bytes):
                 began = time.monotonic()
                 exchange.send(BODY, data)
                 self._sent_at = time.monotonic()
@@ -147,7 +147,7 @@ class _Request:
 
         Either the client has disconnected, or it has sent its next request.
         """
-        if self._watch.has_left():
+        if self._watch.has_disconnected():
             self._waiting.end(sse.ClientGone())
 
     # The answer.
@@ -184,7 +184,7 @@ class _Request:
                 part = self._waiting.next(parts)
             except (Lost, HTTPException) as error:
                 raise sse.cut_off(f"the app's answer was cut off: {error}") from error
-            if self._watch.has_left():
+            if self._watch.has_disconnected():
                 raise sse.ClientGone
             kind, data = part or (FAILED, b"")
             if kind == BODY:
@@ -206,11 +206,11 @@ def _short_body() -> bytes | None:
     return b"".join(_pieces(request.environ["wsgi.input"], length)) if length <= PART_BYTES else None
 
 
-def _pieces(source: Any, most_bytes: int) -> Iterator[bytes]:
+def _pieces(source: Any, max_bytes: int) -> Iterator[bytes]:
     received = 0
     while data := source.read(PART_BYTES):
         received += len(data)
-        if received > most_bytes:
+        if received > max_bytes:
             raise RequestEntityTooLarge
         yield data
 

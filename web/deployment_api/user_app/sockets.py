@@ -29,7 +29,7 @@ from web.http.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, U
 log = logging.getLogger(__name__)
 
 REFUSED = "Forbidden"
-MOST_REFUSAL_BYTES = 64 * 1024
+MAX_REFUSAL_BYTES = 64 * 1024
 REASON_BYTES = 123  # maximum length of a close reason
 RESERVED_CODES = frozenset({1005, 1006, 1015})  # reserved: no close frame may carry them
 
@@ -63,7 +63,7 @@ class _Socket:
             return self._accept_or_refuse(exchange)
 
     def _look(self) -> None:
-        if self._watch.has_left():
+        if self._watch.has_disconnected():
             self._waiting.end(sse.ClientGone())
 
     # The handshake.
@@ -88,7 +88,7 @@ class _Socket:
         connection, opened = self._opening.accept(subprotocol, headers)
         self._watch.stop()
         client = request.environ[websocket.GATEWAY_SOCKET]
-        socket = WebSocket(client, connection, opened, most_bytes=MOST_BYTES, takes_binary=True)
+        socket = WebSocket(client, connection, opened, max_bytes=MOST_BYTES, takes_binary=True)
         steps = self._steps(exchange, socket)
         return Upgraded(SocketStream(socket, steps, holds=self._resources.pop_all()))
 
@@ -100,7 +100,7 @@ class _Socket:
             if kind != BODY:
                 break
             body += piece
-            if len(body) > MOST_REFUSAL_BYTES:
+            if len(body) > MAX_REFUSAL_BYTES:
                 raise BadAnswer("its refusal is too long")
         body = body if head.has_body else b""
         response = ForeignResponse(body, status=head.status, headers=Headers(head.headers))
