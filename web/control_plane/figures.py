@@ -47,7 +47,7 @@ POINT = record(
     **{f"{kind}_{share}": SECONDS_OR_NULL for kind in KINDS for share in reading.SHARES},
 )
 SERIES = record("FigureSeries", (), step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
-IN_OVERVIEW = record(
+DEPLOYMENT_FIGURES = record(
     "DeploymentFigures",
     id=ID,
     name=TEXT,
@@ -62,7 +62,7 @@ IN_OVERVIEW = record(
     waiting=COUNT,
     oldest_wait_seconds=SECONDS,
 )
-OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(IN_OVERVIEW))
+OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(DEPLOYMENT_FIGURES))
 
 
 class OverviewQuery(fields.Schema):
