@@ -108,9 +108,9 @@ class Joined:
 class ProtocolStream(ThreadReader[Item]):
     """A reader of one thread. `since` is the number of an event of the thread; None selects a default (see `begin`).
 
-    `waits`: the reader needs only starts, ends and interrupts of runs. `awaits`: the thread may be created later.
-    `joined`: another stream, at another position, that this reader also serves. `filter`: a thread that the filter
-    hides counts as missing, also if it is created later.
+    `waits`: the reader needs only starts, ends and interrupts of runs. `may_be_missing`: the thread may
+    be created later. `joined`: another stream, at another position, that this reader also serves. `filter`: a thread
+    that the filter hides counts as missing, also if it is created later.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class ProtocolStream(ThreadReader[Item]):
         *,
         since: int | None,
         waits: bool,
-        awaits: bool,
+        may_be_missing: bool,
         joined: Joined | None = None,
         filter: Filter | None = None,
     ) -> None:
         super().__init__(deployment_id, thread_id)
         self._since = None if since is None else events.split_number(max(since, 0))
-        self._waits, self._is_awaited, self._joined = waits, awaits, joined
+        self._waits, self._is_awaited, self._joined = waits, may_be_missing, joined
         self._gives_ends = waits or (joined is not None and joined.waits)
         self._filter = filter
         self._begin = Begin(0)

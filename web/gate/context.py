@@ -32,7 +32,7 @@ from web.gate.credentials import Credentials
 
 @dataclass(slots=True)
 class Authorization:
-    """Whether a request has called the authorization of its deployment."""
+    """The deployment of a request, and whether the request has called the deployment's authorization."""
 
     unchecked_deployment: DeploymentRef
     is_authorized: bool = False

@@ -38,7 +38,7 @@ def register(app: Flask, *, serve_app: ServeApp) -> None:
 
 def start(app: Flask) -> None:
     """Start counting requests, streams and failures, from zero."""
-    observation.start_traffic(app)
+    app.extensions["runyard_traffic"] = observation.Traffic()
     limits.start(app)
 
 

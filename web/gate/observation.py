@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask, Response, current_app, g, request
+from flask import Response, current_app, g, request
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -98,10 +98,6 @@ class Traffic(Collector):
             "n_server_errors": int(failed),
             "latency_mean_secs": sums["runyard_http_request_seconds_sum"] / timed if timed else None,
         }
-
-
-def start_traffic(app: Flask) -> None:
-    app.extensions["runyard_traffic"] = Traffic()
 
 
 # Routes that are called all the time and tell nothing about runs.

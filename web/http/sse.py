@@ -13,7 +13,7 @@ import errno
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from flask import Response, request
 
@@ -29,6 +29,7 @@ HEADERS = b""  # an empty first chunk, which makes the server send the headers
 OPEN_STREAM = "runyard.open_stream"  # key in the WSGI environment: the request's stream
 KEY_CHECK_SECONDS = 2.0  # interval at which a stream checks that its key is still valid
 
+T = TypeVar("T")
 Batches = Iterable[list[Event]]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -126,6 +127,19 @@ def body(
             out.append(HEARTBEAT)
         if heartbeat.take_headers() or out:
             yield (LastChunk if batch and batch[-1].is_last else bytes)(b"".join(out))
+
+
+def chunks(
+    batches: Iterable[list[T]], heartbeat: HeartbeatTimer, encode: Callable[[T], bytes]
+) -> Generator[bytes]:
+    """Yield the encoded items of each batch as one chunk, and heartbeats. Sends the headers at once."""
+    heartbeat.send_headers_first()
+    for batch in batches:
+        chunk = b"".join(map(encode, batch))
+        if heartbeat.take_due():
+            chunk += HEARTBEAT
+        if heartbeat.take_headers() or chunk:
+            yield chunk
 
 
 def waiting(

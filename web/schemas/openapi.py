@@ -171,11 +171,7 @@ def _plugin() -> MarshmallowPlugin:
             super().init_spec(spec)
             self.converter.add_attribute_function(_field_schema)  # type: ignore[union-attr]
 
-    return Plugin(schema_name_resolver=lambda schema: _schema_class(schema).__name__)
-
-
-def _schema_class(schema: Any) -> type:
-    return schema if isinstance(schema, type) else type(schema)
+    return Plugin(schema_name_resolver=lambda schema: getattr(schema, "__name__", type(schema).__name__))
 
 
 # The JSON Schema of each class of fields; the first class that matches counts.

@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PERSONS = frozenset({"human", "user", "HumanMessageChunk"})
+MESSAGES = "messages"  # field of a state or an input that holds its messages
+USERS = frozenset({"human", "user", "HumanMessageChunk"})
 AGENTS = frozenset({"ai", "assistant", "AIMessageChunk"})
 
 
 def messages_of(values: Any) -> list[dict[str, Any]]:
     """Return the messages of a state, or an empty list if the state is not a conversation."""
-    messages = values.get("messages") if isinstance(values, dict) else None
-    return (
-        [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
-    )
+    messages = values.get(MESSAGES) if isinstance(values, dict) else None
+    if not isinstance(messages, list):
+        return []
+    return [message for message in messages if isinstance(message, dict)]
 
 
 def is_from_user(message: dict[str, Any]) -> bool:
-    return _author(message) in PERSONS
+    return _author(message) in USERS
 
 
 def is_from_agent(message: dict[str, Any]) -> bool:
@@ -52,7 +53,6 @@ def _block_text(block: Any) -> str:
 
 JsonSchema = Mapping[str, Any]
 
-MESSAGES = "messages"
 MAX_PARTS = 100  # references and alternatives followed per field
 JSON_TYPES: dict[str, Any] = {
     "string": str,
@@ -72,7 +72,7 @@ def input_fields(schema: JsonSchema | None) -> JsonSchema:
 
 
 def takes_messages(schema: JsonSchema | None) -> bool:
-    """Whether the graph takes a conversation: a list of messages."""
+    """Return whether the graph takes a conversation: a list of messages."""
     if MESSAGES not in input_fields(schema):
         return False
     types = _allowed_types(schema or {}, input_fields(schema)[MESSAGES])

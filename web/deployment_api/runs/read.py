@@ -1,4 +1,4 @@
-"""Reading runs: list a thread's, get one, search the whole deployment's, and count its queue."""
+"""Reading runs: list the runs of a thread, get a run, search all runs of the deployment, and count its queue."""
 
 from __future__ import annotations
 
@@ -60,17 +60,9 @@ def search_runs(body: dict[str, Any]) -> Response:
     """
     body = {name: value for name, value in body.items() if value not in (None, [], {})}
     limit, offset = body.pop("limit"), body.pop("offset")
-    thread = {"thread_id": body["thread_id"]} if body.get("thread_id") else {}
-    granted = allow(
-        "threads",
-        "search",
-        metadata={},
-        values={},
-        status=body.get("status"),
-        limit=limit,
-        offset=offset,
-        **thread,
-    )
+    criteria = {"metadata": {}, "values": {}, "status": body.get("status"), "limit": limit, "offset": offset}
+    thread = {"thread_id": body["thread_id"]} if "thread_id" in body else {}
+    granted = allow("threads", "search", **criteria, **thread)
 
     def search_page(conn: Connection) -> tuple[Sequence[Row], int, dict[UUID, dict[str, Any]]]:
         rows, total = read.search(
@@ -83,13 +75,13 @@ def search_runs(body: dict[str, Any]) -> Response:
         )
         return rows, total, queue_position.of_many(conn, deployment().id, rows)
 
-    rows, total, waits = replica.read(search_page)
-    return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
+    rows, total, positions = replica.read(search_page)
+    return page([_shown(row, positions) for row in rows], offset=offset, limit=limit, total=total)
 
 
-def _shown(row: Row, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
-    queue = waits.get(row["run_id"])
-    return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
+def _shown(row: Row, positions: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
+    position = positions.get(row["run_id"])
+    return {**RUN.show_search_result(row), **({"queue": position} if position is not None else {})}
 
 
 class ListQuery(fields.Schema):
@@ -153,7 +145,7 @@ def _list_query() -> dict[str, Any]:
     "GET /threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
 )
 def get_run(thread_id: UUID, run_id: UUID) -> Response:
-    """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
+    """Get a run. While it is pending, `queue` holds its position, how long it has waited, and the reason."""
     granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter, error=NotFound("Not Found"))

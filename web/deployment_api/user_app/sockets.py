@@ -52,7 +52,7 @@ class _Socket:
         self._name = unchecked_deployment().name
         self._waiting = Waiting()
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
-        self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
+        self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._on_readable)
         resources.callback(self._watch.stop)
 
     def response(self) -> Response:
@@ -62,11 +62,9 @@ class _Socket:
             self._watch.start()
             return self._accept_or_refuse(exchange)
 
-    def _look(self) -> None:
+    def _on_readable(self) -> None:
         if self._watch.has_disconnected():
             self._waiting.end(sse.ClientGone())
-
-    # The handshake.
 
     def _accept_or_refuse(self, exchange: Exchange) -> Response:
         kind, data = self._waiting.next(exchange.parts(timeout_seconds=ANSWER_SECONDS)) or (CLOSE, b"")
@@ -106,8 +104,6 @@ class _Socket:
         response = ForeignResponse(body, status=head.status, headers=Headers(head.headers))
         response.headers["Content-Length"] = str(len(body))
         return response
-
-    # Messages.
 
     def _steps(self, exchange: Exchange, socket: WebSocket) -> Generator[bytes]:
         """Serve the socket until it is closed. Raises Closed and Stopping.
