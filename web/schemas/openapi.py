@@ -7,6 +7,7 @@ holds only the deployment API.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
 
 
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
-    text = (view.__doc__ or "").strip()
+    text = inspect.getdoc(view)
     operation = of_view(view)
     is_open = operation.role == "open"
     takes_input = operation.body is not None or operation.query is not None or "_id>" in rule.rule
