@@ -72,7 +72,7 @@ def create_app(settings: Settings) -> Flask:
     app.wsgi_app = Bodies(  # type: ignore[method-assign]
         app.wsgi_app,
         grace_seconds=settings.body_seconds,
-        most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
+        max_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
 
     gate.register(app, serve_app=proxy.serve)

@@ -47,9 +47,8 @@ def on_starting(server: Any) -> None:
     """Wait until the database is ready for this release, before the server listens."""
     if settings.database_url:
         logs.configure(settings)
-        database_version.wait(
-            settings.database_url, ask=database_version.applied_by_child
-        )  # gevent patches in the worker only
+        # This process must not import the driver: gevent patches only later, in the worker.
+        database_version.wait(settings.database_url, ask=database_version.applied_by_child)
 
 
 def post_fork(server: Any, worker: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.deployments import revisions
 from shared.deployments import secrets as revision_secrets
@@ -15,7 +15,7 @@ from shared.deployments.records import COMMIT_MESSAGE
 from shared.deployments.revisions import Transition
 from shared.errors import Invalid
 from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Row, dumps
 from shared.models import RevisionStatus
 from shared.sql import statement
 
@@ -52,7 +52,7 @@ class Change:
 
 def make(
     conn: Connection,
-    deployment: RowMapping,
+    deployment: Row,
     change: Change,
     by: Mapping[str, str] | None,
     preview: str | None = None,
@@ -92,7 +92,7 @@ def make(
 
 
 def _config_and_digest(
-    conn: Connection, deployment: RowMapping, latest: RowMapping, change: Change, source: str
+    conn: Connection, deployment: Row, latest: Row, change: Change, source: str
 ) -> tuple[dict[str, Any], str | None]:
     """Return the new revision's configuration, and the digest of its archive if it is known. Raises Invalid."""
     config_changes = {key: value for key, value in change.revision_config.items() if value is not None}
@@ -109,7 +109,7 @@ def _config_and_digest(
     return config, _uploaded(conn, deployment["id"], config_changes["source_tarball_path"])
 
 
-def _require_repository(deployment: RowMapping, config_changes: Mapping[str, Any]) -> None:
+def _require_repository(deployment: Row, config_changes: Mapping[str, Any]) -> None:
     """Raise Invalid (400) if the deployment has no repository or the change names an upload."""
     if not deployment["source_config"].get("repo_url"):
         loc = ("body", "revision_source")

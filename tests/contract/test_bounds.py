@@ -152,7 +152,7 @@ def test_what_is_refused_takes_no_slot(api: Api, bounded: MakeApp) -> None:
 def test_a_stream_ends_with_the_key_it_was_opened_with(
     app: Flask, api: Api, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(sse, "ALLOWED_SECONDS", 0.0)
+    monkeypatch.setattr(sse, "KEY_CHECK_SECONDS", 0.0)
     text = new_key("run")
     friend = Api(caller(app, text), api.deployment)
     response = friend.get(f"/runs/{make.run(api.deployment, kwargs={'resumable': False})}/{ending}")

@@ -53,7 +53,7 @@ AUTHENTICATION = record(
     user_id=TEXT_OR_NULL,
     metadata=OBJECT_OR_NULL,
 )
-LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=ID)
+CONSENT = record("Consent", status=TEXT, provider_id=TEXT, auth_id=ID)
 OUTCOME = record(
     "Outcome",
     ("error",),
@@ -149,7 +149,7 @@ def authenticate(body: dict[str, Any]) -> Response:
         ),
         redirect_uri=redirect_uri(body["provider"]),
     )
-    return secret(
+    return uncached(
         jsonify(
             status=result.status,
             url=result.url,
@@ -165,7 +165,7 @@ def authenticate(body: dict[str, Any]) -> Response:
     "POST /v2/auth/callback/<provider_id>",
     "Complete a user's consent with the provider's response",
     role="run",
-    answer=LANDED,
+    answer=CONSENT,
     body=Callback,
     errors=(400, 404, 502, 503),
 )
@@ -241,10 +241,10 @@ def page(title: str, text: str) -> Response:
     )
     response.headers["Content-Security-Policy"] = PAGE_POLICY
     response.headers["Referrer-Policy"] = "no-referrer"
-    return secret(response)
+    return uncached(response)
 
 
-def secret(response: Response) -> Response:
+def uncached(response: Response) -> Response:
     """Forbid caches to store a response."""
     response.headers["Cache-Control"] = "no-store"
     return response
@@ -260,17 +260,16 @@ def secret(response: Response) -> Response:
 )
 def wait_for_consent(auth_id: str, query: dict[str, Any]) -> Response:
     """Wait for the outcome of a consent request. After `timeout` seconds the answer has the status `timeout`."""
-    seconds = query["timeout"]
     try:
         key = UUID(auth_id)
     except ValueError:
         return jsonify(outcome(Authentication(status=authorization.NOT_FOUND)))
-    return secret(jsonify(outcome(authorization.wait(caller().organization_id, key, seconds))))
+    return uncached(jsonify(outcome(authorization.wait(caller().organization_id, key, query["timeout"]))))
 
 
 def outcome(authentication: Authentication) -> dict[str, Any]:
-    known = {"status": authentication.status, "token": authentication.token}
-    return known if authentication.error is None else {**known, "error": authentication.error}
+    error = {} if authentication.error is None else {"error": authentication.error}
+    return {"status": authentication.status, "token": authentication.token, **error}
 
 
 @bp.operation("GET /v2/auth/tokens", "List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
@@ -320,7 +319,7 @@ def revoke_token(token_id: UUID) -> None:
     body=TokenMetadata,
     errors=(404,),
 )
-def describe_token(token_id: UUID, body: dict[str, Any]) -> Response:
+def change_token(token_id: UUID, body: dict[str, Any]) -> Response:
     """Set the label of the account that a token is for, or whether it is the user's default token."""
     changes = {}
     if "provider_account_label" in body:

@@ -22,6 +22,7 @@ from shared.removal import deletion
 from shared.runs import signals
 from web.control_plane.sources import (
     DEFAULT_TYPE,
+    MAX_SECRETS,
     NAME,
     POOL,
     UNSUPPORTED,
@@ -34,7 +35,7 @@ from web.control_plane.sources import (
     SourceConfig,
     SourceRevisionConfig,
     TrafficShare,
-    refuse_fixed,
+    changeable_config,
     refuse_unsupported,
     require_repository,
 )
@@ -53,7 +54,7 @@ REFUSED_DELETE = record(id=ID, detail=TEXT)
 DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
 
 MAX_PAGE = 100
-STOPS_AT_ONCE = 2  # batches of runs that a request cancels; upkeep cancels the rest
+CANCELLED_BATCHES = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
 class DeploymentCreate(fields.Schema):
@@ -75,7 +76,7 @@ class DeploymentCreate(fields.Schema):
     )
     source_config = fields.Nested(SourceConfig, allow_none=True)
     source_revision_config = fields.Nested(SourceRevisionConfig, allow_none=True)
-    secrets = fields.ListOf(fields.Nested(SecretItem), max_items=500, allow_none=True)
+    secrets = fields.ListOf(fields.Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
     secret_references = fields.ListOf(fields.JsonObject(), allow_none=True, metadata=UNSUPPORTED)
     pool = fields.StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = fields.Nested(Limits, allow_none=True)
@@ -159,10 +160,10 @@ def create_deployment(body: dict[str, Any]) -> Response:
             limit_changes=body.get("limits"),
             by=caller_key(conn),
         )
-        moved = deployments.begin(conn, deployment_id)
+        transitions = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
         answer = keep(jsonify(deployment_record(row)), 201)
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
     return answer
 
 
@@ -252,12 +253,12 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
         change = change_of(conn, deployment_id, body)
         if body.get("traffic") is not None:
             traffic.split(conn, caller().organization_id, deployment_id, new_split)
-        _, moved = deployments.change(
+        _, transitions = deployments.change(
             conn, caller().organization_id, deployment_id, change, by=caller_key(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
     for share in new_split:
         if share.percent:
             calls.announce(share.revision_id, row["pool"])
@@ -270,14 +271,14 @@ def caller_key(conn: Connection) -> dict[str, str]:
     return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
 
 
-def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
+def change_of(conn: Connection, deployment_id: UUID, body: dict[str, Any]) -> Change:
     """Return the change that a request body describes. Raises NotFound, and Invalid (400) for unsupported changes."""
     refuse_unsupported(body, source=body.get("revision_source"))
     current = deployment_record(deployments.get(conn, caller().organization_id, deployment_id))
     return Change(
         display_name=body.get("display_name"),
         source=body.get("revision_source"),
-        source_config=refuse_fixed(body.get("source_config"), current["source_config"]),
+        source_config=changeable_config(body.get("source_config"), current["source_config"]),
         revision_config=body.get("source_revision_config") or {},
         secrets=body.get("secrets") or (),
         secret_changes={item["name"]: item["value"] for item in body.get("secret_changes") or ()},
@@ -304,15 +305,15 @@ def delete_deployment(deployment_id: UUID) -> None:
 
 def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
-        moved = deletion.delete(conn, caller().organization_id, deployment_id)
+        transitions = deletion.delete(conn, caller().organization_id, deployment_id)
     forget(deployment_id)
-    revision_events.announce(moved)
-    _stop_runs(deployment_id)
+    revision_events.announce(transitions)
+    _cancel_runs(deployment_id)
 
 
-def _stop_runs(deployment_id: UUID) -> None:
+def _cancel_runs(deployment_id: UUID) -> None:
     """Cancel runs within the request, so that clients and runners notice soon. Upkeep cancels the remaining runs."""
-    for _ in range(STOPS_AT_ONCE):
+    for _ in range(CANCELLED_BATCHES):
         with connection() as conn:
             stopped = deletion.stop_runs(conn, deployment_id)
         if not stopped:
@@ -322,7 +323,6 @@ def _stop_runs(deployment_id: UUID) -> None:
 
 def deployment_record(row: Row) -> dict[str, Any]:
     """Return a deployment's record, with its URL as `custom_url` once a revision serves."""
-    serves = row["active_revision_id"] is not None
     address = deployment_address(settings(), base_url(), row["name"], row["mount_prefix"])
-    custom_url = address if serves else None
+    custom_url = None if row["active_revision_id"] is None else address
     return {**DEPLOYMENT.show(row), "source_config": {**row["source_config"], "custom_url": custom_url}}

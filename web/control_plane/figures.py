@@ -47,7 +47,7 @@ POINT = record(
     **{f"{kind}_{share}": SECONDS_OR_NULL for kind in KINDS for share in reading.SHARES},
 )
 SERIES = record("FigureSeries", (), step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
-IN_OVERVIEW = record(
+DEPLOYMENT_FIGURES = record(
     "DeploymentFigures",
     id=ID,
     name=TEXT,
@@ -62,7 +62,7 @@ IN_OVERVIEW = record(
     waiting=COUNT,
     oldest_wait_seconds=SECONDS,
 )
-OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(IN_OVERVIEW))
+OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(DEPLOYMENT_FIGURES))
 
 
 class OverviewQuery(fields.Schema):
@@ -116,7 +116,7 @@ def get_overview(query: dict[str, Any]) -> Response:
 
 
 DEFAULT_DAYS = timedelta(days=30)
-MOST_DAYS = timedelta(days=800)
+MAX_DAYS = timedelta(days=800)
 CSV = "text/csv; charset=utf-8"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet executes text that begins so
 
@@ -167,8 +167,8 @@ def get_usage(query: dict[str, Any]) -> Response:
     """
     until = query.get("until") or database_time().date()
     since = query.get("from") or until - min(DEFAULT_DAYS, until - date.min)
-    if not timedelta(0) <= until - since <= MOST_DAYS:
-        raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))
+    if not timedelta(0) <= until - since <= MAX_DAYS:
+        raise Invalid(f"must be at most {MAX_DAYS.days} days before until", loc=("query", "from"))
     by = [name for name in DIMENSIONS if name in query["by"]]
     rows = read(usage.usage, caller().organization_id, since=since, until=until, by=by)
     rows = [{name: _as_text(value) for name, value in row.items()} for row in rows]

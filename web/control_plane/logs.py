@@ -109,6 +109,7 @@ def _of_revision(deployment_id: UUID, revision_id: UUID, kind: str) -> Response:
 
 
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_seconds: int = 0) -> Response:
+    """Return the lines that the request's body selects. The body is read last: a missing deployment is a 404 first."""
     criteria = {name: value for name, value in load(LogSearch).items() if value is not None}
     criteria["query"] = criteria.pop("text", None) or criteria.get("query")
     criteria["limit"] = min(criteria.get("limit", DEFAULT_LINES), MAX_LINES)
@@ -122,9 +123,8 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
         with connection() as conn:
             return find(conn)
 
-    is_search = (
-        criteria.get("order", "desc") == "desc" and not wait_seconds
-    )  # the replica may lag: a reader that follows the log would skip lines
+    # A replica may lag, and a reader that follows the log would skip lines.
+    is_search = criteria.get("order", "desc") == "desc" and not wait_seconds
     rows, next_offset = read(find) if is_search else find_on_primary()
     if wait_seconds and not rows:
         for _ in revision_events.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):

@@ -150,9 +150,9 @@ def delete_organization(organization_id: UUID) -> None:
     Its keys stop working and its deployments stop at once. The remaining data is removed soon after.
     """
     with connection() as conn:
-        moved = organizations.delete(conn, organization_id)
+        transitions = organizations.delete(conn, organization_id)
     api_keys.forget()
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
 
 
 @bp.operation(
@@ -184,9 +184,9 @@ def create_key(body: dict[str, Any]) -> Response:
     `max_concurrent_runs` limits how many runs of the key run at once. 0 means no limit; if the field is missing, the
     service's setting applies. `max_tokens_per_day` (UTC) and `max_run_tokens` limit the tokens that these runs use.
     """
-    most = body.get("max_concurrent_runs")
-    if most is None:
-        most = settings().max_concurrent_runs_per_key
+    max_runs = body.get("max_concurrent_runs")
+    if max_runs is None:
+        max_runs = settings().max_concurrent_runs_per_key
     with connection() as conn:
         keep = once(conn)
         key_id, key = api_keys.create_for(
@@ -195,7 +195,7 @@ def create_key(body: dict[str, Any]) -> Response:
             name=body["name"],
             role=body["role"],
             expires_at=_expiry(body),
-            max_concurrent_runs=most,
+            max_concurrent_runs=max_runs,
             max_tokens_per_day=body.get("max_tokens_per_day"),
             max_run_tokens=body.get("max_run_tokens"),
         )
@@ -238,10 +238,8 @@ def get_key(key_id: str) -> Response:
 def change_key(key_id: str, body: dict[str, Any]) -> Response:
     """Change a key's name, role, expiry or limits. 0 removes a limit or the expiry.
 
-    Token budgets also apply to running runs, other limits to new runs.
-
-    Role and expiry take effect within seconds. A key cannot change its own role or expiry, nor a key whose old or new
-    role is above its own.
+    Token budgets also apply to running runs, other limits to new runs. Role and expiry take effect within seconds. A
+    key cannot change its own role or expiry, nor a key whose old or new role is above its own.
     """
     body = {name: value for name, value in body.items() if value is not None}
     if not body:

@@ -83,9 +83,9 @@ class McpDiscover(fields.Schema):
 
 def redirect_uri(provider_id: str) -> str:
     escaped = quote(provider_id, safe="")
-    elsewhere = settings().oauth_redirect_url
-    if elsewhere:
-        return elsewhere.replace("{provider_id}", escaped)
+    configured = settings().oauth_redirect_url
+    if configured:
+        return configured.replace("{provider_id}", escaped)
     return f"{base_url()}/v2/auth/callback/{escaped}"
 
 
@@ -119,7 +119,7 @@ def discover_provider(body: dict[str, Any]) -> Response:
     """Discover the authorization server of an MCP server, and register this service there as a client."""
     organization_id = caller().organization_id
     with connection() as conn:
-        once(conn)  # before any request to another server
+        once(conn)  # answers a repeated request before any call to another server
         providers.require_free(conn, organization_id, body["provider_id"])
     discovered = discovery.discover(body["mcp_server_url"], redirect_uri=redirect_uri(body["provider_id"]))
     with connection() as conn:

@@ -98,16 +98,16 @@ def create_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
         change = change_of(conn, deployment_id, body)
         organization_id, preview = caller().organization_id, body.get("preview")
         if preview:
-            revision_id, moved = traffic.add_preview(
+            revision_id, transitions = traffic.add_preview(
                 conn, organization_id, deployment_id, preview, change, by=caller_key(conn)
             )
         else:
-            revision_id, moved = deployments.add_revision(
+            revision_id, transitions = deployments.add_revision(
                 conn, organization_id, deployment_id, change, by=caller_key(conn)
             )
         row = revisions.get(conn, deployment_id, revision_id)
         response = keep(jsonify(REVISION.show(row)), 201)
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
     return response
 
 
@@ -138,7 +138,7 @@ def get_revision(deployment_id: UUID, revision_id: UUID, query: dict[str, Any]) 
 
 
 def _is_awaited(row: Row) -> bool:
-    """Return whether a waiting caller must keep waiting: the row is neither new to it nor, without an ETag, ended."""
+    """Return whether a waiting caller keeps waiting: its ETag matches, or it sent none and the revision has not ended."""
     if request.if_none_match:
         return matches_etag(with_etag(REVISION.show(row)))
     return row["status"] not in REVISION_ENDS
@@ -156,12 +156,12 @@ def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     """Create a revision with the source and secrets of this one. An existing build is reused."""
     with connection() as conn:
         keep = once(conn)
-        _, moved = deployments.redeploy(
+        _, transitions = deployments.redeploy(
             conn, caller().organization_id, deployment_id, revision_id, by=caller_key(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
     return response
 
 
@@ -181,9 +181,9 @@ def interrupt_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     A revision that has ended stays unchanged.
     """
     with connection() as conn:
-        moved = deployments.interrupt(conn, caller().organization_id, deployment_id, revision_id)
+        transitions = deployments.interrupt(conn, caller().organization_id, deployment_id, revision_id)
         row = revisions.get(conn, deployment_id, revision_id)
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
     return jsonify(REVISION.show(row))
 
 

@@ -206,7 +206,7 @@ def require_repository(body: Mapping[str, Any]) -> None:
         raise Invalid("this field is required", loc=sources.URL_LOC, kind="missing")
 
 
-def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:
+def changeable_config(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a source_config that may change. Raises Invalid (400) for a change of a fixed field."""
     sent = sent or {}
     for name in FIXED:

@@ -103,9 +103,9 @@ def list_previews(deployment_id: UUID) -> Response:
 def delete_preview(deployment_id: UUID, name: str) -> None:
     """Delete a preview and its address, and stop its builds. Existing runs continue, and its threads are kept."""
     with connection() as conn:
-        moved = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
+        transitions = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
     forget(deployment_id)
-    revision_events.announce(moved)
+    revision_events.announce(transitions)
 
 
 def _preview_record(row: Row, deployment: str) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def put_archive(token: str) -> Response:
     with connection() as conn:
         object_path = sources.find_upload(conn, token)
     request.max_content_length = settings().max_archive_bytes
-    with _kept_body() as (path, digest):
+    with _body_as_file() as (path, digest):
         _check_digest(digest.digest(), request.headers.get("Content-Digest", ""))
         with connection() as conn:
             sources.store_upload(conn, object_path, path, digest.hexdigest())
@@ -96,7 +96,7 @@ def put_archive(token: str) -> Response:
 
 
 @contextmanager
-def _kept_body() -> Iterator[tuple[Path, hashlib._Hash]]:
+def _body_as_file() -> Iterator[tuple[Path, hashlib._Hash]]:
     """Write the request's body to a temporary file. Yields its path and digest; the body is never whole in memory."""
     folder = settings().data_dir / "uploads"
     digest = hashlib.sha256()

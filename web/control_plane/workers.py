@@ -37,9 +37,9 @@ WORKERS = record("Workers", workers=listed(fleet.RECORD.schema), pools=listed(WO
 )
 def list_workers() -> Response:
     """List workers and pools. An organization sees the graph hosts of its own deployments, an operator all hosts."""
-    who = caller()
+    only = None if caller().may(OPERATOR) else caller().organization_id
     with connection() as conn:
-        rows = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
+        rows = fleet.all_of(conn, organization_id=only)
         pools = fleet.pools(conn)
     return jsonify(workers=[fleet.RECORD.show(row) for row in rows], pools=pools)
 
@@ -64,6 +64,6 @@ def drain_worker(worker_id: str) -> None:
     errors=(404, 409),
 )
 def resume_worker(worker_id: str) -> None:
-    """The worker takes new runs or builds again within five seconds. A worker that shuts down cannot be resumed."""
+    """End the drain. The worker takes new runs or builds within five seconds. One that shuts down cannot be resumed."""
     with connection() as conn:
         fleet.resume(conn, worker_id)

@@ -28,7 +28,7 @@ from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
-from web.gate.context import allow, allow_all, changed, deployment, settings
+from web.gate.context import allow, allow_all, deployment, metadata_of, settings
 from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas import fields
 from web.schemas.openapi_examples import GRAPH
@@ -202,7 +202,7 @@ def _require_name(conn: Connection, assistant: str, key: UUID) -> None:
         raise Invalid(message, loc=("path", "assistant_id"), kind="uuid_parsing")
 
 
-def _hold(conn: Connection, assistant_id: UUID, granted: Granted) -> None:
+def _lock_visible(conn: Connection, assistant_id: UUID, granted: Granted) -> None:
     """Lock an assistant until the transaction ends, if the grant has a filter.
 
     Raises NotFound for an assistant that is missing or hidden by the filter. Does nothing without a filter.
@@ -231,7 +231,7 @@ def create_assistant(body: dict[str, Any]) -> Response:
         **_content(body),
         name=body.get("name", assistants.UNTITLED),
     )
-    body["metadata"] = changed(granted)
+    body["metadata"] = metadata_of(granted)
     with connection() as conn:
         row = assistants.create(conn, deployment(), assistant_id=key, visible=granted.filter, **body)
     return jsonify(assistants.RECORD.show(row))
@@ -266,11 +266,11 @@ def change_assistant(assistant_id: str, body: dict[str, Any]) -> Response:
     refuse_two_configurations(body)
     named = {"graph_id": body.get("graph_id"), "name": body.get("name")}
     granted = allow("assistants", "update", assistant_id=key, **named, **_content(body))
-    if metadata := changed(granted):
+    if metadata := metadata_of(granted):
         body["metadata"] = metadata
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        _hold(conn, key, granted)
+        _lock_visible(conn, key, granted)
         row = assistants.change(conn, deployment(), key, body)
     return jsonify(assistants.RECORD.show(row))
 
@@ -286,11 +286,12 @@ def change_assistant(assistant_id: str, body: dict[str, Any]) -> Response:
 )
 def delete_assistant(assistant_id: str) -> None:
     key = _id_of(assistant_id)
+    # Not validated by DeleteQuery, which only describes the parameter: any other value means false.
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
     asks = [Ask("assistants", "delete", {"assistant_id": key})]
     if delete_threads:
-        which = {"run_ids": None, "status": None}
-        asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": which}))
+        runs = {"run_ids": None, "status": None}
+        asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": runs}))
     granted, *of_threads = allow_all(asks)
     with connection() as conn:
         _require_name(conn, assistant_id, key)
@@ -354,10 +355,10 @@ def search_assistants(body: dict[str, Any]) -> Response:
 
 
 def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> None:
-    """Authorize a search and narrow `wanted`, in place, to the assistants that the caller may see. Raises Denied."""
+    """Authorize a search. Narrows `criteria`, in place, to the assistants that the caller may see. Raises Denied."""
     metadata, graph_id = criteria.get("metadata", {}), criteria.get("graph_id")
     granted = allow("assistants", "search", graph_id=graph_id, metadata=metadata, limit=limit, offset=offset)
-    criteria["metadata"] = changed(granted)
+    criteria["metadata"] = metadata_of(granted)
     criteria["visible"] = filters.clause(granted.filter, "assistant_version.metadata")
 
 
@@ -415,7 +416,7 @@ def set_latest_version(assistant_id: str, body: dict[str, Any]) -> Response:
     granted = allow("assistants", "update", assistant_id=key, version=body["version"])
     with connection() as conn:
         _require_name(conn, assistant_id, key)
-        _hold(conn, key, granted)
+        _lock_visible(conn, key, granted)
         row = assistants.set_latest(conn, deployment().id, key, body["version"])
     return jsonify(assistants.RECORD.show(row))
 
@@ -472,7 +473,10 @@ def get_subgraphs(assistant_id: str, query: dict[str, Any], namespace: str | Non
 
 
 def _is_selected(name: str, namespace: str | None, recurse: bool) -> bool:
-    """Whether a subgraph is the named one or, without a name, directly in the graph. `recurse` adds all below it."""
+    """Return whether a subgraph is the one at `namespace` or, without a namespace, directly in the graph.
+
+    `recurse` also selects all subgraphs below.
+    """
     if namespace is None:
         return recurse or "|" not in name
     return name == namespace or (recurse and name.startswith(f"{namespace}|"))

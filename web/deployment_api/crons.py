@@ -26,8 +26,8 @@ from web.deployment_api.runs.run_request import STREAM_MODES, NodeNames, check_w
 from web.gate.context import (
     allow,
     allow_all,
-    changed,
     deployment,
+    metadata_of,
     settings,
     unchecked_deployment,
     user,
@@ -151,7 +151,7 @@ class FiringsQuery(fields.Schema):
     errors=(400, 404, 409, 429),
 )
 def create_cron(body: dict[str, Any]) -> Response:
-    """`schedule` has five fields, or six with seconds last, and is read in `timezone` (default UTC).
+    """Create a cron. `schedule` has five fields, or six with seconds last, and is read in `timezone` (default UTC).
 
     A schedule that fires more often than every ten seconds is refused, unless the operator allows it.
     """
@@ -172,9 +172,9 @@ def create_thread_cron(thread_id: UUID, body: dict[str, Any]) -> Response:
 
 def _create(body: dict[str, Any], thread_id: UUID | None) -> Response:
     _check(body)
-    least, cron_id = settings().min_cron_seconds, uuid7()
+    cron_id = uuid7()
     granted, of_threads, of_assistants = _allow_create(body, cron_id, thread_id)
-    if metadata := changed(granted):
+    if metadata := metadata_of(granted):
         body["metadata"] = metadata
     with connection() as conn:
         row = crons.create(
@@ -186,7 +186,7 @@ def _create(body: dict[str, Any], thread_id: UUID | None) -> Response:
             user=user_document(),
             of_threads=of_threads,
             of_assistants=of_assistants,
-            min_seconds=least,
+            min_seconds=settings().min_cron_seconds,
         )
         return jsonify(crons.RECORD.show(row))
 
@@ -199,13 +199,13 @@ def _allow_create(
     Returns the grant for the cron, the filter for the thread and the filter for the assistant. Every caller may read a
     graph's default assistant, so the handlers are not asked about it.
     """
-    caller = user()
+    identified = user()
     value = {
         "payload": crons.payload(body, cron_id),
         "schedule": body["schedule"],
         "cron_id": cron_id,
         "thread_id": thread_id,
-        "user_id": None if caller is None else caller.identity,
+        "user_id": None if identified is None else identified.identity,
         "end_time": body.get("end_time"),
         "metadata": body.get("metadata", {}),
     }
@@ -213,15 +213,15 @@ def _allow_create(
     if thread_id is not None:
         asks.append(Ask("threads", "read", {"thread_id": thread_id}))
     assistant_id = assistants.named_id(body["assistant_id"])
-    if not _is_default(assistant_id):
+    if not _may_everybody_read(assistant_id):
         asks.append(Ask("assistants", "read", {"assistant_id": assistant_id}))
     granted, *reads = allow_all(asks)
-    seen = dict(zip((ask.resource for ask in asks[1:]), (read.filter for read in reads), strict=True))
-    return granted, seen.get("threads"), seen.get("assistants")
+    filter_of = dict(zip((ask.resource for ask in asks[1:]), (read.filter for read in reads), strict=True))
+    return granted, filter_of.get("threads"), filter_of.get("assistants")
 
 
-def _is_default(assistant_id: UUID) -> bool:
-    """Whether every caller may read an assistant: a graph's default one, or any without authorization."""
+def _may_everybody_read(assistant_id: UUID) -> bool:
+    """Return whether the deployment has no authorization, or the assistant is the default one of a graph."""
     if user() is None:
         return True
     with connection() as conn:
@@ -273,14 +273,18 @@ def change_cron(cron_id: UUID, body: dict[str, Any]) -> Response:
     _check(body)
     if not body:
         raise Invalid("Request body cannot be empty", status=400)
-    least = settings().min_cron_seconds
     changes = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
     sent = {"metadata": body["metadata"]} if "metadata" in body else {}
     granted = allow("crons", "update", cron_id=cron_id, **changes, payload=body, **sent)
-    stamped = changed(granted)  # a handler may add metadata to a request without any
     with connection() as conn:
         row = crons.update(
-            conn, deployment().id, cron_id, body, visible=granted.filter, stamped=stamped, min_seconds=least
+            conn,
+            deployment().id,
+            cron_id,
+            body,
+            visible=granted.filter,
+            stamped=metadata_of(granted),  # a handler may add metadata to a request without any
+            min_seconds=settings().min_cron_seconds,
         )
         return jsonify(crons.RECORD.show(row))
 
@@ -320,14 +324,14 @@ def search_crons(body: dict[str, Any]) -> Response:
 
 
 def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> crons.Visible:
-    """Authorize a search and narrow `wanted`, in place, as the handler says. Raises Denied.
+    """Authorize a search. Narrows the metadata of `criteria`, in place, as the handler requires. Raises Denied.
 
     Returns the filters for crons and for the threads they are on.
     """
     named = {name: criteria.get(name) for name in ("assistant_id", "thread_id")}
     value = {**named, "limit": limit, "offset": offset, "metadata": criteria.get("metadata", {})}
     of_crons, of_threads = allow_all([Ask("crons", "search", value), Ask("threads", "search", {})])
-    if metadata := changed(of_crons):
+    if metadata := metadata_of(of_crons):
         criteria["metadata"] = metadata
     return crons.Visible(of_crons.filter, of_threads.filter)
 

@@ -13,7 +13,6 @@ from uuid import UUID
 import orjson
 from flask import Response, jsonify
 from marshmallow import ValidationError
-from sqlalchemy import RowMapping
 
 from shared import assistants, thread_stream
 from shared.errors import Conflict, Invalid
@@ -47,7 +46,7 @@ from web.deployment_api.runs.run_request import (
     CheckpointMap,
     checkpoint_named,
 )
-from web.gate.context import allow, allow_all, changed, deployment, user_document
+from web.gate.context import allow, allow_all, deployment, metadata_of, user_document
 from web.schemas import fields
 from web.schemas.openapi_examples import MESSAGES
 from web.schemas.operations import RouteGroup
@@ -179,10 +178,10 @@ def get_state(thread_id: UUID, query: dict[str, Any]) -> Response:
     A graph host computes it while a run is in progress, and when `subgraphs` is set and a subgraph is interrupted.
     """
     newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
-    waiting = any(task["checkpoint"] for task in newest.record["tasks"])
-    if newest.graph_id and (newest.is_behind or (query["subgraphs"] and waiting)):
+    in_subgraph = any(task["checkpoint"] for task in newest.record["tasks"])
+    if newest.graph_id and (newest.is_behind or (query["subgraphs"] and in_subgraph)):
         document = {"op": "state", "checkpoint": None, "subgraphs": query["subgraphs"]}
-        return _shown(_ask(thread_id, newest, document), query.get("select"), "query")
+        return _respond(_call_host(thread_id, newest, document), query.get("select"), "query")
     return jsonify(_selected(newest.record, query.get("select"), "query"))
 
 
@@ -195,9 +194,9 @@ def get_state(thread_id: UUID, query: dict[str, Any]) -> Response:
     errors=(404, 409, 424, 504),
 )
 def get_state_at(thread_id: UUID, checkpoint_id: str, query: dict[str, Any]) -> Response:
-    """Return an empty state for an unknown checkpoint."""
+    """Get the state at a checkpoint. The state of an unknown checkpoint is empty."""
     raw = _state_at(thread_id, {"checkpoint_id": checkpoint_id}, query["subgraphs"])
-    return _shown(raw, query.get("select"), "query")
+    return _respond(raw, query.get("select"), "query")
 
 
 @bp.operation(
@@ -210,7 +209,7 @@ def get_state_at(thread_id: UUID, checkpoint_id: str, query: dict[str, Any]) -> 
 )
 def find_state(thread_id: UUID, body: dict[str, Any]) -> Response:
     raw = _state_at(thread_id, body["checkpoint"], body["subgraphs"])
-    return _shown(raw, body.get("select"), "body")
+    return _respond(raw, body.get("select"), "body")
 
 
 @bp.operation(
@@ -223,7 +222,7 @@ def find_state(thread_id: UUID, body: dict[str, Any]) -> Response:
     errors=(404, 409, 424, 504),
 )
 def list_history(thread_id: UUID, query: dict[str, Any]) -> Response:
-    return _shown(_history(thread_id, query), None, "query")
+    return _respond(_history(thread_id, query), None, "query")
 
 
 @bp.operation(
@@ -237,7 +236,7 @@ def list_history(thread_id: UUID, query: dict[str, Any]) -> Response:
 )
 def search_history(thread_id: UUID, body: dict[str, Any]) -> Response:
     """List states. `before` limits them to older checkpoints; `checkpoint.checkpoint_ns` selects a subgraph."""
-    return _shown(_history(thread_id, body), body.get("select"), "body")
+    return _respond(_history(thread_id, body), body.get("select"), "body")
 
 
 @bp.operation(
@@ -260,7 +259,7 @@ def update_state(thread_id: UUID, body: dict[str, Any]) -> Response:
     }
     step = [{"values": body["values"], "as_node": body["as_node"]}]
     granted = allow_all([Ask("threads", action, {"thread_id": thread_id}) for action in ("update", "read")])
-    return jsonify(update(thread_id, [step], checkpoint=_keys_of(checkpoint), grants=granted))
+    return jsonify(apply_supersteps(thread_id, [step], checkpoint=_keys_of(checkpoint), grants=granted))
 
 
 @bp.operation(
@@ -273,27 +272,23 @@ def update_state(thread_id: UUID, body: dict[str, Any]) -> Response:
 )
 def patch_state(thread_id: UUID, body: dict[str, Any]) -> Response:
     granted = allow("threads", "update", thread_id=thread_id, metadata=body["metadata"])
-    return jsonify(records.RECORD.show(merged(thread_id, granted)))
-
-
-def merged(thread_id: UUID, granted: Granted) -> RowMapping:
-    """Merge metadata, as the authorization handler left it, into a thread. Returns its row. Raises NotFound."""
     missing = records.missing_for_update()
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True, error=missing)
-        return records.update(conn, deployment().id, thread_id, metadata=changed(granted))
+        row = records.update(conn, deployment().id, thread_id, metadata=metadata_of(granted))
+    return jsonify(records.RECORD.show(row))
 
 
-def update(
+def apply_supersteps(
     thread_id: UUID,
     supersteps: list[list[dict[str, Any]]],
     *,
     checkpoint: dict[str, Any] | None = None,
     grants: Sequence[Granted] = (),
 ) -> dict[str, Any]:
-    """Apply supersteps in order and return the checkpoint that holds the new state.
+    """Apply supersteps in order, to the newest state or to the one at `checkpoint`. Returns the new checkpoint.
 
-    Raises NotFound if a filter of `asked` hides the thread, and Invalid if the thread has no graph id.
+    Raises NotFound if a filter of `grants` hides the thread, and Invalid if the thread has no graph id.
     """
     with connection() as conn:
         for granted in grants:
@@ -308,7 +303,7 @@ def update(
         state.require_quiet(conn, deployment().id, thread_id)
         checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
-    new_checkpoint = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
+    new_checkpoint = orjson.loads(_call_host(thread_id, newest, document))["checkpoint"]
     thread_stream.notify(thread_id)
     return {
         "checkpoint": new_checkpoint,
@@ -327,7 +322,7 @@ def _state_at(thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool) -> b
     newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
     document = {"op": "state", "checkpoint": _keys_of(checkpoint), "subgraphs": subgraphs}
     if newest.graph_id:
-        return _ask(thread_id, newest, document)
+        return _call_host(thread_id, newest, document)
     checkpoint_id = checkpoint.get("checkpoint_id")
     named = {"checkpoint_ns": "", **_keys_of(checkpoint), "thread_id": thread_id} if checkpoint_id else None
     return orjson.dumps({"values": {}, **state.EMPTY, "checkpoint": named, "checkpoint_id": checkpoint_id})
@@ -348,7 +343,7 @@ def _history(thread_id: UUID, criteria: dict[str, Any]) -> bytes:
     bounds = (document["before"], document["filter"], document["checkpoint_ns"])
     if document["limit"] == 1 and newest.is_finished and not any(bounds):
         return orjson.dumps([{**newest.record, "metadata": newest.checkpoint_metadata}])
-    return _ask(thread_id, newest, document)
+    return _call_host(thread_id, newest, document)
 
 
 def _shows_values(select: list[str] | None) -> bool:
@@ -363,7 +358,7 @@ def _before(checkpoint_id: str | None) -> str | None:
         return None
 
 
-def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
+def _call_host(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
     """Return the JSON answer of a graph host of the revision that executes the thread's runs.
 
     Raises Conflict if the deployment serves no revision.
@@ -402,7 +397,7 @@ def _keys_of(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {name: checkpoint[name] for name in CHECKPOINT_KEYS if checkpoint.get(name)}
 
 
-def _shown(document: bytes, select: list[str] | None, part: str) -> Response:
+def _respond(document: bytes, select: list[str] | None, part: str) -> Response:
     """Return a state or a list of states. Without `select` the JSON is passed on unparsed."""
     if not select:
         return Response(document, mimetype="application/json")

@@ -118,15 +118,16 @@ class NamespaceSearch(fields.Schema):
     offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
-# The parts of a search that an authorization handler may rewrite.
+class SearchScope(fields.Schema):
+    """The part of an ItemSearch that an authorization handler may rewrite."""
 
-
-class FoundBelow(fields.Schema):
     namespace = fields.ListOf(fields.StrictString(), load_default=list)
     filter = fields.Filter(allow_none=True)
 
 
-class NamespacePrefix(fields.Schema):
+class NamespaceScope(fields.Schema):
+    """The part of a NamespaceSearch that an authorization handler may rewrite."""
+
     namespace = fields.ListOf(fields.StrictString())
 
 
@@ -142,7 +143,7 @@ def put_item(body: dict[str, Any]) -> None:
     indexed = None
     if config.has_index:
         op = {"op": "put", "value": body["value"], "index": body.get("index")}
-        indexed = store_vectors.ItemVectors.of(op, _embedded(op))
+        indexed = store_vectors.ItemVectors.of(op, _embed(op))
     with connection() as conn:
         store.put(
             conn,
@@ -165,8 +166,8 @@ def _rewritten(schema: type[fields.Schema], sent: dict[str, Any], granted: Grant
         return sent
     if "namespace" not in granted.value:  # the call would otherwise cover the whole store
         authorization.fail(unchecked_deployment(), "a store handler returned no namespace")
-    left = {name: granted.value.get(name) for name in schema._declared_fields}
-    body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
+    rewritten = {name: granted.value.get(name) for name in schema._declared_fields}
+    body = checked(schema, {name: value for name, value in rewritten.items() if value is not None}, "body")
     labels = body.get("namespace") or []
     store.check_labels(labels, loc=("body", "namespace"))
     if labels.count(ANY_LABEL) > (sent.get("namespace") or []).count(ANY_LABEL):
@@ -182,7 +183,7 @@ def _config() -> store.StoreConfig:
         return store.config_of(conn, deployment().active_revision_id)
 
 
-def _embedded(op: dict[str, Any]) -> dict[str, Any]:
+def _embed(op: dict[str, Any]) -> dict[str, Any]:
     """Return the vectors of a store operation, which a graph host computes with the project's embeddings.
 
     Raises Conflict if the deployment serves no revision.
@@ -240,15 +241,16 @@ def search_items(body: dict[str, Any]) -> Response:
     """
     scope = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter")}
     rest = {name: body.get(name) for name in ("limit", "offset", "query", "refresh_ttl")}
-    scope = _rewritten(FoundBelow, scope, allow("store", "search", **scope, **rest))
+    scope = _rewritten(SearchScope, scope, allow("store", "search", **scope, **rest))
     prefix = scope["namespace"]
-    config, near, requested = _config(), None, body.get("refresh_ttl")
-    refresh = config.refresh_on_read if requested is None else requested
+    config, near, refresh = _config(), None, body.get("refresh_ttl")
+    if refresh is None:
+        refresh = config.refresh_on_read
     if body.get("query"):
         if not config.has_index:
             reason = "query: this deployment's store has no index for semantic search"
             raise Invalid(reason, loc=("body", "query"))
-        near = _embedded({"op": "search", "query": body["query"]})["near"]
+        near = _embed({"op": "search", "query": body["query"]})["near"]
 
     def search(conn: Connection) -> list[dict[str, Any]]:
         return store.search(
@@ -280,15 +282,12 @@ def list_namespaces(body: dict[str, Any]) -> Response:
     """List namespaces. `*` in a prefix or suffix matches any one label. `max_depth` shortens deeper namespaces."""
     rest = {name: body.get(name) for name in ("suffix", "max_depth", "limit", "offset")}
     scope = {"namespace": body.get("prefix")}
-    scope = _rewritten(NamespacePrefix, scope, allow("store", "list_namespaces", **scope, **rest))
-    matches = []
-    for kind, part in (("prefix", scope.get("namespace")), ("suffix", body.get("suffix"))):
-        if part:
-            matches.append((kind, part))
+    scope = _rewritten(NamespaceScope, scope, allow("store", "list_namespaces", **scope, **rest))
+    ends = {"prefix": scope.get("namespace"), "suffix": body.get("suffix")}
     namespaces = read(
         store.namespaces,
         deployment().id,
-        matches=matches,
+        matches=[(kind, labels) for kind, labels in ends.items() if labels],
         max_depth=body.get("max_depth"),
         limit=body["limit"],
         offset=body["offset"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ from web.deployment_api.crons import Moment
 from web.deployment_api.runs import stream_filter
 from web.deployment_api.runs.run_request import Command
 from web.deployment_api.states import Values
-from web.gate.context import allow, allow_all, changed, deployment, settings
+from web.gate.context import allow, allow_all, deployment, metadata_of, settings
 from web.gate.idempotency import Repeated, once
 from web.http import sse
 from web.http.responses import PAGE_HEADERS, page, select_fields
@@ -56,7 +56,7 @@ STORAGE = record(
     pending_writes=record(**COUNTED),
 )
 
-NOT_ALL = "At least one thread not found or not authorized"
+MISSING = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 
 
@@ -146,11 +146,11 @@ def create_thread(body: dict[str, Any]) -> Response:
     )
     # A bare insert is one statement and needs no transaction. A TTL, a filter or an idempotency key adds statements
     # that must commit with it.
-    is_alone = not (ttl or granted.filter or HEADER in request.headers)
-    with driver() if is_alone else connection() as conn:
+    is_bare = not (ttl or granted.filter or HEADER in request.headers)
+    with driver() if is_bare else connection() as conn:
         keep = once(conn)
         row = records.create(
-            conn, deployment().id, thread_id=key, metadata=changed(granted), if_exists=if_exists
+            conn, deployment().id, thread_id=key, metadata=metadata_of(granted), if_exists=if_exists
         )
         if isinstance(conn, Connection):
             if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, granted.filter):
@@ -169,7 +169,7 @@ def _apply_supersteps(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -
     at the same time, the later one gets the response of the first, and its own thread is deleted.
     """
     try:
-        states.update(thread_id, supersteps)
+        states.apply_supersteps(thread_id, supersteps)
         with connection() as conn:
             keep = once(conn)
             return keep(jsonify(records.RECORD.show(records.get(conn, deployment().id, thread_id))))
@@ -215,7 +215,7 @@ def change_thread(thread_id: UUID, body: dict[str, Any]) -> Response | tuple[str
         filters.require_thread(
             conn, deployment().id, thread_id, granted.filter, lock=True, error=records.missing_for_update()
         )
-        row = records.update(conn, deployment().id, thread_id, metadata=changed(granted))
+        row = records.update(conn, deployment().id, thread_id, metadata=metadata_of(granted))
         if body.get("ttl"):
             expiry.set_ttl(conn, deployment().id, thread_id, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
@@ -289,7 +289,7 @@ def prune_threads(body: dict[str, Any]) -> Response:
     with connection() as conn:
         for key, granted in sorted(zip(body["thread_ids"], of_each, strict=True), key=itemgetter(0)):
             for filter in (of_all.filter, granted.filter):
-                filters.require_thread(conn, deployment().id, key, filter, lock=True, error=NotFound(NOT_ALL))
+                filters.require_thread(conn, deployment().id, key, filter, lock=True, error=NotFound(MISSING))
         pruned, stopped = thread_copies.prune(
             conn, deployment().id, body["thread_ids"], strategy=body["strategy"]
         )
@@ -346,10 +346,10 @@ def search_threads(body: dict[str, Any]) -> Response:
 
 
 def _allow_search(criteria: dict[str, Any], *, limit: int, offset: int) -> None:
-    """Authorize a search and narrow `wanted`, in place, to the threads that the caller may see. Raises Denied."""
+    """Authorize a search. Narrows `criteria`, in place, to the threads that the caller may see. Raises Denied."""
     named = {"metadata": criteria.get("metadata", {}), "values": criteria.get("values", {})}
     granted = allow("threads", "search", **named, status=criteria.get("status"), limit=limit, offset=offset)
-    criteria["metadata"] = changed(granted)
+    criteria["metadata"] = metadata_of(granted)
     criteria["visible"] = filters.clause(granted.filter, "thread.metadata")
 
 
@@ -450,19 +450,9 @@ def follow_thread(thread_id: UUID) -> Response:
     with ExitStack() as stack:
         wake_ups = stack.enter_context(hub().reader(thread_id, at=thread_stream.channel(thread_id)))
         stream.open()
-        body = _stream_body(stream.batches(wake_ups, heartbeat.quiet_seconds), heartbeat)
+        body = sse.chunks(stream.batches(wake_ups, heartbeat.quiet_seconds), heartbeat, _encode_event)
         stack.callback(body.close)
         return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
-
-
-def _stream_body(batches: Iterator[list[ThreadEvent]], heartbeat: sse.HeartbeatTimer) -> Generator[bytes]:
-    heartbeat.send_headers_first()
-    for batch in batches:
-        out = [_encode_event(event) for event in batch]
-        if heartbeat.take_due():
-            out.append(sse.HEARTBEAT)
-        if heartbeat.take_headers() or out:
-            yield b"".join(out)
 
 
 def _encode_event(event: ThreadEvent) -> bytes:

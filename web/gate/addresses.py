@@ -1,9 +1,10 @@
 """Addresses of requests: the rewriting of paths before routing, and which deployment and client an address names.
 
-All addresses of a route become one path. The control plane is at the root and under `/api-host`. Its clients follow no redirects, so a trailing slash is
-ignored there. A deployment is at `/d/<name>`, and also at `<name>.<RUNYARD_APP_DOMAIN>` if that is set. The deployment
-of `runyard dev` is also at the root, beside the control plane. A path with a parent step, a NUL or an escaped slash
-matches no route, since it could get around the path rules of a proxy.
+All addresses of a route become one path. The control plane is at the root and under `/api-host`. Its clients follow no
+redirects, so a trailing slash is ignored there. A deployment is at `/d/<name>`, and also at
+`<name>.<RUNYARD_APP_DOMAIN>` if that is set. The deployment of `runyard dev` is also at the root, beside the control
+plane. A path with a parent step, a NUL or an escaped slash matches no route, since it could get around the path rules
+of a proxy.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ DEPLOYMENT_PREFIX = PATH_PREFIX
 NOWHERE = "/.nowhere"  # a path that matches no route
 PATH_SAFE = "/:@!$&'()*+,;=~"  # characters that stay unescaped in a path
 
-# Prefixes that stay with the control plane where the root is a deployment's.
-CONTROL_PLANE_PREFIXES = (*CONTROL_PLANE, DEPLOYMENT_PREFIX, "/o/")
+# Paths that `runyard dev` does not rewrite. All other paths at its root are those of its deployment.
+SERVICE_PREFIXES = (*CONTROL_PLANE, DEPLOYMENT_PREFIX, "/o/")
 
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label
 AT_ROOT = "runyard.deployment_at_root"  # key in the WSGI environment: the client's path had no `/d/<name>`
@@ -105,12 +106,12 @@ def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def deployment_address(settings: Settings, base_url: str, name: str, mount_prefix: str | None = None) -> str:
     """Return the URL of a deployment for clients. `base_url` is the URL of the service."""
-    below = mount_prefix or ""
+    prefix = mount_prefix or ""
     if name == settings.dev_deployment:
-        return base_url + below
+        return base_url + prefix
     if settings.app_domain and LABEL.fullmatch(name):
-        return f"{urlsplit(base_url).scheme}://{name}.{settings.app_domain}{below}"
-    return f"{base_url}{DEPLOYMENT_PREFIX}{name}{below}"
+        return f"{urlsplit(base_url).scheme}://{name}.{settings.app_domain}{prefix}"
+    return f"{base_url}{DEPLOYMENT_PREFIX}{name}{prefix}"
 
 
 class Addresses:
@@ -127,10 +128,10 @@ class Addresses:
         if name is None and (path == CONTROL_PLANE_MOUNT or path.startswith(CONTROL_PLANE_MOUNT + "/")):
             environ["SCRIPT_NAME"] = environ.get("SCRIPT_NAME", "") + CONTROL_PLANE_MOUNT
             path = path.removeprefix(CONTROL_PLANE_MOUNT) or "/"
-        elif name is None and self._at_root and not path.startswith(CONTROL_PLANE_PREFIXES):
+        elif name is None and self._at_root and not path.startswith(SERVICE_PREFIXES):
             name = self._at_root
-        if _climbs(path, environ.get("RAW_URI") or environ.get("REQUEST_URI") or ""):
-            path = f"{DEPLOYMENT_PREFIX}{name}{NOWHERE}" if name is not None else _nowhere(path)
+        if _is_unsafe(path, environ.get("RAW_URI") or environ.get("REQUEST_URI") or ""):
+            path = f"{DEPLOYMENT_PREFIX}{name}{NOWHERE}" if name is not None else _without_route(path)
         elif name is not None:
             environ[AT_ROOT] = True
             path = f"{DEPLOYMENT_PREFIX}{name}{path}"
@@ -148,15 +149,15 @@ class Addresses:
         return label if label != host and LABEL.fullmatch(label) else None
 
 
-def _nowhere(path: str) -> str:
+def _without_route(path: str) -> str:
     """Return a path without a route, inside the deployment that `path` names, so that its authentication applies."""
-    name = (
-        path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0] if path.startswith(DEPLOYMENT_PREFIX) else ""
-    )
+    if not path.startswith(DEPLOYMENT_PREFIX):
+        return NOWHERE
+    name = path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0]
     return f"{DEPLOYMENT_PREFIX}{name}{NOWHERE}" if name and "\x00" not in name else NOWHERE
 
 
-def _climbs(path: str, raw: str) -> bool:
-    """Return whether a path contains a parent step, a NUL or an escaped slash."""
+def _is_unsafe(path: str, raw: str) -> bool:
+    """Return whether a path contains a parent step, a NUL or an escaped slash. `raw` is the path before unescaping."""
     raw_path = raw.partition("?")[0].lower()
     return "\x00" in path or "%2f" in raw_path or ".." in path.split("/")

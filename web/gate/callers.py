@@ -6,8 +6,8 @@ an operator's key acts for the organization named there. A key's role limits wha
 keys, and `operator` administers the installation itself. Each route declares the role it needs (web/schemas/operations.py).
 
 A deployment with its own `auth` identifies its callers. Its users need no key, and have the rights of the role `run`
-within the limits of its handlers (web/gate/context.py). The platform's own tools call such a
-deployment with a key and the STUDIO header. The deployment's own code uses a token from the service.
+within the limits of its handlers (web/gate/context.py). The platform's own tools call such a deployment with a key and
+the STUDIO header. The deployment's own code uses a token from the service.
 
 A valid key always passes, even from an address with many failures. Behind a proxy all callers share one address, and
 256 random bits cannot be guessed.
@@ -45,7 +45,7 @@ Identity = tuple[Caller, User | None]
 def authenticate(
     credentials: Credentials, address: RequestAddress, lookup: DeploymentLookup, request_id: str
 ) -> Identity:
-    """Return the caller, and its account at the deployment if the deployment has its own authorization.
+    """Return the caller, and its user of the deployment if the deployment has its own authorization.
 
     Without such an authorization a key identifies the caller. Raises an error if the request is refused.
     """
@@ -64,7 +64,7 @@ def identify(credentials: Credentials) -> Caller | None:
     """Return the caller that the request's key identifies. Without a key: a developer at their own machine, else None.
 
     Raises an error if the key is refused. A developer may send an unknown key, since the SDKs send LANGSMITH_API_KEY
-    unasked.
+    by default.
     """
     if not credentials.presented_key:
         return credentials.local_developer

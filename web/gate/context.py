@@ -32,17 +32,14 @@ from web.gate.credentials import Credentials
 
 @dataclass(slots=True)
 class Authorization:
-    """Whether a request has called the authorization of its deployment."""
+    """The deployment of a request, and whether the request has called the deployment's authorization."""
 
     unchecked_deployment: DeploymentRef
     is_authorized: bool = False
 
     @property
     def deployment(self) -> DeploymentRef:
-        """The deployment. Raises RuntimeError if it has its own authorization and the route did not call it first.
-
-        A route can therefore not skip the authorization by mistake.
-        """
+        """The deployment. Raises RuntimeError if it has its own authorization and the route did not call it first."""
         if self.unchecked_deployment.user_code.auth is not None and not self.is_authorized:
             raise RuntimeError("the route has not called the deployment's authorization")
         return self.unchecked_deployment
@@ -57,7 +54,7 @@ class RequestContext:
     address: RequestAddress | None = None  # None for a command over a socket
     credentials: Credentials | None = None  # None for a command over a socket
     caller: Caller | None = None  # None on public routes
-    user: User | None = None  # the caller's account at the deployment; None without `auth`
+    user: User | None = None  # identified by the deployment's `auth`; None without one
     authorization: Authorization | None = None  # None without a deployment
     run_headers: dict[str, str]  # for runs that the request creates, by `http.configurable_headers`
 
@@ -109,8 +106,8 @@ def user() -> User | None:
 
 def user_document() -> Mapping[str, Any] | None:
     """Return the user as graphs see them, or None if the deployment has no authorization."""
-    account = user()
-    return None if account is None else account.document
+    identified = user()
+    return None if identified is None else identified.document
 
 
 def authorization_state() -> Authorization:
@@ -151,27 +148,24 @@ def run_headers() -> dict[str, str]:
 
 
 def configured_url() -> str:
-    """Return the URL of the service from its settings. A caller's Host header must not end up in what others read.
+    """Return the URL of the service for documents that other callers read: they must not contain a caller's Host header.
 
-    A service that listens on every address and has no `RUNYARD_URL` cannot know its own name. Only then the address
-    that the caller used is returned.
+    Only a service that listens on every address and has no `RUNYARD_URL` returns `base_url`, since it has no other name.
     """
-    known = settings()
-    is_unknown = known.listens_everywhere and known.url == known.local_url
-    return base_url() if is_unknown else known.url.rstrip("/")
+    configured = settings()
+    is_unnamed = configured.listens_everywhere and configured.url == configured.local_url
+    return base_url() if is_unnamed else configured.url.rstrip("/")
 
 
 def base_url() -> str:
-    """Return the URL of the service for clients: the operator's setting, else the address that the caller used.
-
-    A service that listens on every address of a machine cannot know its own name.
-    """
-    known = settings()
-    is_named = known.url != known.local_url
-    return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"
+    """Return the URL of the service for the current caller: `RUNYARD_URL`, else the address that the caller used."""
+    configured = settings()
+    if configured.url != configured.local_url or not request.host:
+        return configured.url.rstrip("/")
+    return f"{request.scheme}://{request.host}"
 
 
-MAX_CHANGED = 256 * 1024
+MAX_METADATA_LENGTH = 256 * 1024  # characters of the JSON
 
 
 def allow(resource: str, action: str, /, **value: Any) -> Granted:
@@ -181,35 +175,33 @@ def allow(resource: str, action: str, /, **value: Any) -> Granted:
 
 def allow_all(asks: Sequence[Ask]) -> list[Granted]:
     """Authorize several actions in one call. Returns a grant for each, in order. Raises Denied if one is denied."""
-    state, account = authorization_state(), user()
+    state, identified = authorization_state(), user()
     deployment = state.unchecked_deployment
     if deployment.user_code.auth is None:
         granted = [Granted(ask.value) for ask in asks]
-    elif account is None:
+    elif identified is None:
         raise RuntimeError("the request has no user to authorize")
     else:
-        granted = authorization.authorize(deployment, account, asks)
+        granted = authorization.authorize(deployment, identified, asks)
     state.is_authorized = True
     return granted
 
 
-def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
-    """Return an object of the granted value, as the handler left it; `{}` if it is missing.
+def metadata_of(granted: Granted) -> dict[str, Any]:
+    """Return the metadata of an allowed action, which a handler may have changed. Returns `{}` if there is none.
 
-    Raises Denied (500) for an object that can be neither stored nor searched for.
+    Raises Denied (500) if a handler returned metadata that can be neither stored nor searched for.
     """
-    value = granted.value.get(name)
-    if value is None:
+    metadata = granted.value.get("metadata")
+    if metadata is None:
         return {}
     if user() is None:
-        return value  # without authorization, no handler has changed it
-    written = dumps(value)
-    if not isinstance(value, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
-        authorization.fail(
-            unchecked_deployment(),
-            f"a handler returned {name} that is not an object, is too large, or contains NUL",
-        )
-    return value
+        return metadata  # without authorization there are no handlers
+    text = dumps(metadata)
+    if not isinstance(metadata, dict) or len(text) > MAX_METADATA_LENGTH or document_holds_nul(text):
+        reason = "a handler returned metadata that is not an object, is too large, or contains NUL"
+        authorization.fail(unchecked_deployment(), reason)
+    return metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +234,7 @@ class SocketContext:
 
     @contextmanager
     def activate(self) -> Iterator[None]:
-        """Make this the context of the current greenlet, to handle a message. It has no deployment yet."""
+        """Make this the context of the current greenlet. It has no deployment before `resolve_deployment` is called."""
         with self.app.app_context(), logs.bound(request_id=self.request_id):
             publish(
                 RequestContext(

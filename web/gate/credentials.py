@@ -31,7 +31,8 @@ from web.schemas import operations
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
-AT_CONTROL_PLANE = "run"  # the role shown to the developer, who may use the deployment in full
+# Role of a developer without a key in the control plane, who may call only its routes of the role `read`.
+DEVELOPER_ROLE = "run"
 SAME_SITES = ("same-origin", "same-site", "none")
 STUDIO = "x-auth-scheme", "langsmith"  # the header that the platform's tools send
 
@@ -91,9 +92,9 @@ class Credentials:
         operator = api_keys.authenticate(settings.api_key, bootstrap=settings.api_key)
         if self._is_for_deployment or operator is None:
             return operator
-        operation = operations.requested()
+        operation = operations.current()
         is_read_only = operation is not None and operation.role == "read"
-        return replace(operator, role=AT_CONTROL_PLANE) if is_read_only else None
+        return replace(operator, role=DEVELOPER_ROLE) if is_read_only else None
 
     def is_of_studio(self) -> bool:
         """Return whether the request says that it comes from one of the platform's tools."""

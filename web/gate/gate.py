@@ -38,7 +38,7 @@ def register(app: Flask, *, serve_app: ServeApp) -> None:
 
 def start(app: Flask) -> None:
     """Start counting requests, streams and failures, from zero."""
-    observation.start_traffic(app)
+    app.extensions["runyard_traffic"] = observation.Traffic()
     limits.start(app)
 
 
@@ -52,13 +52,13 @@ def enter(serve_app: ServeApp) -> Response | None:
     address = addresses.locate()
     credentials = Credentials(settings(), is_for_deployment=address.name is not None)
     # A failed lookup is kept and raised by `authenticate`, so that callers without access learn nothing of it.
-    address, lookup = routing.locate(address, credentials)
+    address, lookup = routing.look_up(address, credentials)
     # Before the role is read: a route of the project may cover a built-in one that has another role.
     route = routing.choose(address, lookup)
     address, deployment = route.address, lookup.deployment
     set_patience(operations.statement_seconds())
     http = deployment.http if deployment is not None else {}
-    observed.describe(http)
+    observed.select_headers(http)
     # Browsers send no key with a preflight request.
     if address.name is not None and headers.is_preflight():
         return headers.preflight(http)
@@ -68,7 +68,7 @@ def enter(serve_app: ServeApp) -> Response | None:
         assert deployment is not None
         publish_context(caller=limits.anonymous_caller(deployment), deployment=deployment)
         return serve_app()
-    # Before authentication: a public page never needs a key, so a missing one answers 404 and not 401.
+    # Before authentication: a public page needs no key, so a disabled one answers 404 and never 401.
     if route.is_disabled_page:
         raise NotFound
     if route.role == "open":

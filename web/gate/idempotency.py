@@ -45,7 +45,7 @@ def once(conn: Connection | Driver) -> Keep:
         return _with_status
     stored = idempotency.stored_response(conn, keyed_request)
     if stored is not None:
-        raise Repeated(response=_again(stored))
+        raise Repeated(response=_stored_response(stored))
 
     def keep(response: Response, status: int = 200) -> Response:
         _with_status(response, status)
@@ -73,12 +73,12 @@ def _keyed_request() -> KeyedRequest | None:
         )
     if not re.fullmatch(r"[\x20-\x7e]+", key):
         raise Invalid("must be printable ASCII", loc=("header", HEADER), kind="string_pattern_mismatch")
-    who = caller()
     address = request.path + "?" + request.query_string.decode("latin-1")
-    return KeyedRequest.of(who.organization_id, who.key_id, key, request.method, address, request.get_data())
+    content = request.method, address, request.get_data()
+    return KeyedRequest.of(caller().organization_id, caller().key_id, key, *content)
 
 
-def _again(stored: StoredResponse) -> Response:
+def _stored_response(stored: StoredResponse) -> Response:
     response = Response(stored.body, status=stored.status, headers=dict(stored.headers))
     response.headers[REPLAYED] = "true"
     return response

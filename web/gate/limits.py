@@ -28,7 +28,7 @@ from web.http import sse
 
 MAX_KEYS = 10_000
 STREAM_RETRY_SECONDS = 5
-SHARE = 8  # a caller may have this many times the number of streams left for others
+SHARE = 8  # maximum ratio of a caller's open streams to the slots that stay free for others
 KIND_SEPARATOR = ":"  # in the id of a caller that is not identified by a key
 FAILURES_PER_MINUTE = 20
 FAILURE_WINDOW_SECONDS = 60
@@ -66,10 +66,10 @@ class Buckets:
 class Streams:
     """Counts of open long responses, by key and in total."""
 
-    def __init__(self, settings: Settings, shown: Gauge) -> None:
-        self._per_key, self._in_all = settings.streams_per_key, settings.max_streams
+    def __init__(self, settings: Settings, gauge: Gauge) -> None:
+        self._max_per_key, self._max = settings.streams_per_key, settings.max_streams
         self._open: Counter[str] = Counter()
-        self._shown = shown
+        self._gauge = gauge
         self.count = 0
 
     def open(self, caller: Caller) -> Callable[[], None]:
@@ -79,21 +79,21 @@ class Streams:
         however many callers take their share.
         """
         opened = self._open[caller.key_id]
-        if opened >= self._per_key and not caller.may(OPERATOR):
+        if opened >= self._max_per_key and not caller.may(OPERATOR):
             raise TooMany(
-                f"{_describe(caller)} has {self._per_key} open streams, the maximum: close one first",
+                f"{_describe(caller)} has {self._max_per_key} open streams, the maximum: close one first",
                 retry_after_seconds=STREAM_RETRY_SECONDS,
             )
-        if self.count >= self._in_all:
+        if self.count >= self._max:
             raise Unavailable("this process has reached its maximum of open streams: try again later")
-        if opened and opened >= SHARE * (self._in_all - self.count - 1):
+        if opened and opened >= SHARE * (self._max - self.count - 1):
             raise TooMany(
                 f"{_describe(caller)} has {opened} open streams, and the last free ones are reserved for other callers",
                 retry_after_seconds=STREAM_RETRY_SECONDS,
             )
         self._open[caller.key_id] += 1
         self.count += 1
-        self._shown.inc()
+        self._gauge.inc()
         is_held = True
 
         def close() -> None:
@@ -106,7 +106,7 @@ class Streams:
 
     def _close(self, key_id: str) -> None:
         self.count -= 1
-        self._shown.dec()
+        self._gauge.dec()
         self._open[key_id] -= 1
         if not self._open[key_id]:
             del self._open[key_id]

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask, Response, current_app, g, request
+from flask import Response, current_app, g, request
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -71,7 +71,7 @@ class Traffic(Collector):
             multiprocess_mode="livesum",
         )
 
-    def answered(self, status: int, seconds: float | None) -> None:
+    def count_response(self, status: int, seconds: float | None) -> None:
         """Count the current request. `seconds` is None for a long response."""
         rule = request.url_rule
         self._requests.labels(request.method, UNKNOWN if rule is None else rule.rule, status).inc()
@@ -100,10 +100,6 @@ class Traffic(Collector):
         }
 
 
-def start_traffic(app: Flask) -> None:
-    app.extensions["runyard_traffic"] = Traffic()
-
-
 # Routes that are called all the time and tell nothing about runs.
 UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>")
 
@@ -125,8 +121,8 @@ class Observation:
         self._logs = ExitStack()
         self._logs.enter_context(logs.bound(request_id=self.request_id))
 
-    def describe(self, http: Mapping[str, Any]) -> None:
-        """Add the headers that the deployment selects to the request's log lines."""
+    def select_headers(self, http: Mapping[str, Any]) -> None:
+        """Apply the deployment's `http` section: it selects headers for log lines now, and headers of the response later."""
         self.http = http
         if fields := headers_for_log(http, settings()):
             self._logs.enter_context(logs.bound(**fields))
@@ -155,7 +151,7 @@ class Observation:
         headers.finish(response, self.request_id, self.http)
         traffic: Traffic = current_app.extensions["runyard_traffic"]
         seconds = None if operations.may_take_long() else time.perf_counter() - self._began_at
-        traffic.answered(response.status_code, seconds)
+        traffic.count_response(response.status_code, seconds)
 
     def _end_span(self, status: int) -> None:
         """End the span when the response begins. The rest of a stream belongs to the run's span."""

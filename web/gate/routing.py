@@ -50,10 +50,11 @@ class RouteChoice:
     refusal: Exception | None = None  # raised once the caller is known
 
 
-def locate(address: RequestAddress, credentials: Credentials) -> tuple[RequestAddress, DeploymentLookup]:
-    """Look up the deployment that a request addresses. Returns its address and the lookup.
+def look_up(address: RequestAddress, credentials: Credentials) -> tuple[RequestAddress, DeploymentLookup]:
+    """Look up the deployment that a request addresses. Returns `(address, lookup)`.
 
-    In `dev`, a path without a route in the control plane is the deployment's if its app has the route.
+    Under `runyard dev`, a path below SERVICE_PREFIXES without a route of the service becomes a path of the deployment if
+    the deployment's app has a route for it.
     """
     if address.name is not None:
         return address, deployments.find(address.name, credentials)
@@ -103,7 +104,7 @@ def _built_in(address: RequestAddress) -> RouteChoice:
     """Return the built-in route that the router has found."""
     if request.view_args is not None:
         request.view_args.pop("deployment", None)  # views read the name from the context
-    operation = operations.requested()
+    operation = operations.current()
     if operation is None:
         role: Role = "read"  # only holders of a key may learn which paths exist
     elif request.method == "OPTIONS" and operation.role != "open":
@@ -262,7 +263,7 @@ class _CompiledRoute:
             return self.kind == WEBSOCKET
         return self.kind == HTTP and (not self.methods or method in self.methods)
 
-    def is_kind_of(self, is_websocket: bool) -> bool:
+    def takes_some_method(self, is_websocket: bool) -> bool:
         return self.kind == MOUNT or (self.kind == WEBSOCKET) == is_websocket
 
 
@@ -278,8 +279,8 @@ class AppRoutes:
     def match(self, method: str, path: str, *, is_websocket: bool) -> bool:
         """Return whether the app has a route for exactly this request, apart from routes that match every path."""
         return any(
-            one.takes(method, is_websocket) and not one.is_for_all and one.pattern.fullmatch(path)
-            for one in self._routes
+            route.takes(method, is_websocket) and not route.is_for_all and route.pattern.fullmatch(path)
+            for route in self._routes
         )
 
     def matches_other_method_or_slash(self, path: str, *, is_websocket: bool) -> bool:
@@ -288,10 +289,11 @@ class AppRoutes:
         It does if one of its routes matches every path, or matches this path with another method or with a trailing
         slash more or less. The app then answers with a 405 or a redirect.
         """
-        turned = path.rstrip("/") if path.endswith("/") else path + "/"
+        other = path.rstrip("/") if path.endswith("/") else path + "/"
         return any(
-            one.is_kind_of(is_websocket) and (one.pattern.fullmatch(path) or one.pattern.fullmatch(turned))
-            for one in self._routes
+            route.takes_some_method(is_websocket)
+            and (route.pattern.fullmatch(path) or route.pattern.fullmatch(other))
+            for route in self._routes
         )
 
 

@@ -22,15 +22,15 @@ READ = 1  # libev's flag
 PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # set even if bytes are left to read; Linux only
 DISCONNECTED = PEER_CLOSED | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
-_poll = monkey.get_original(
-    "select", "poll"
-)  # gevent's poll() does not support PEER_CLOSED, select() no descriptor above 1023
+# gevent's poll() does not support PEER_CLOSED, and select() no descriptor above 1023.
+_poll = monkey.get_original("select", "poll")
 
 
 class ClientWatch:
-    """Watches a request's client while entered. `wake` is called at most once, from gevent's event loop.
+    """Watches a request's client while entered, or from `start` to `stop`.
 
-    `client` is None if the server does not expose the socket. A disconnection is not noticed then.
+    `wake` is called at most once, from gevent's event loop, when the client has disconnected or sent data. `client` is
+    None if the server does not expose the socket. A disconnection is not noticed then.
     """
 
     def __init__(self, client: socket.socket | None, wake: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class ClientWatch:
             watcher.stop()
             watcher.close()
 
-    def has_left(self) -> bool:
+    def has_disconnected(self) -> bool:
         return self._client is not None and self._is_readable and _is_closed(self._client)
 
 
@@ -81,10 +81,10 @@ def is_readable(client: socket.socket) -> bool:
 def _is_closed(client: socket.socket) -> bool:
     poll = _poll()
     poll.register(client.fileno(), select.POLLIN | PEER_CLOSED)
-    happened = dict(poll.poll(0)).get(client.fileno(), 0)
-    if happened & DISCONNECTED or PEER_CLOSED:
-        return bool(happened & DISCONNECTED)
-    try:
-        return bool(happened) and not client.recv(1, socket.MSG_PEEK)
+    events = dict(poll.poll(0)).get(client.fileno(), 0)
+    if events & DISCONNECTED or PEER_CLOSED:
+        return bool(events & DISCONNECTED)
+    try:  # without PEER_CLOSED, only a read tells whether the client has disconnected
+        return bool(events) and not client.recv(1, socket.MSG_PEEK)
     except OSError:
         return True

@@ -61,8 +61,8 @@ class Connection:
 class Connections:
     """The open connections of one process. Only greenlets of one thread may use it."""
 
-    def __init__(self, most: int, *, per_source: int, unbounded: Iterable[Network]) -> None:
-        self._most, self._per_source = most, per_source
+    def __init__(self, limit: int, *, per_source: int, unbounded: Iterable[Network]) -> None:
+        self._limit, self._per_source = limit, per_source
         self._unbounded = tuple(unbounded)
         self._by_source: Counter[str] = Counter()
         self._open: dict[Any, Connection] = {}
@@ -79,14 +79,14 @@ class Connections:
         connection = Connection(client, source)
         self._by_source[source] += 1
         self._open[connection.greenlet] = connection
-        if len(self._open) > self._most:
+        if len(self._open) > self._limit:
             self._close_longest_waiting()
         try:
             yield connection
             if connection.upgraded is not None:
                 self._hand_over(connection, connection.upgraded)
         finally:
-            if connection.greenlet is gevent.getcurrent():
+            if connection.greenlet is gevent.getcurrent():  # not handed over to another greenlet
                 self._forget(connection)
 
     def _hand_over(self, connection: Connection, serve: Callable[[], None]) -> None:

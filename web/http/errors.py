@@ -71,9 +71,9 @@ STATUSES: dict[type[RunyardError], int] = {
     NotBegun: 424,
 }
 
-# Headers that only the server may set: headers of the connection and the body, headers that affect the deployment's
-# whole origin, and headers that proxies in front of it obey. TOKEN and TEXT match valid header names and values.
-NOT_THEIRS = (
+# Headers that a project's refusal may not set: headers of the connection and the body, headers that affect the whole
+# origin, and headers that proxies in front of the service obey. TOKEN and TEXT match valid header names and values.
+SET_BY_SERVICE = (
     OF_ORIGIN
     | FOR_PROXIES
     | frozenset(
@@ -120,7 +120,7 @@ def on_denied(error: Denied) -> Response:
     """Return a project's own refusal: its status, its detail, and those of its headers that it may set."""
     response = answer(error.status, error.detail)
     for name, value in error.headers.items():
-        if name.lower() not in NOT_THEIRS and TOKEN.fullmatch(name) and TEXT.fullmatch(value):
+        if name.lower() not in SET_BY_SERVICE and TOKEN.fullmatch(name) and TEXT.fullmatch(value):
             response.headers[name] = value
     return response
 

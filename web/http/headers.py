@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
 REQUEST_ID_KEY = "runyard.request_id"  # in the WSGI environment: the id of the current request
 EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
-METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 # User code may not set the headers below, neither in responses of an app nor in refusals of an `auth`.
@@ -69,8 +69,8 @@ def preflight(http: Mapping[str, Any]) -> Response:
     if rules is not None:
         return rules.preflight()
     response = Response("OK", mimetype="text/plain")
-    response.headers["Access-Control-Allow-Methods"] = METHODS
-    response.headers["Access-Control-Max-Age"] = "600"
+    response.headers["Access-Control-Allow-Methods"] = ", ".join(METHODS)
+    response.headers["Access-Control-Max-Age"] = str(MAX_AGE_SECONDS)
     requested = request.headers.get("Access-Control-Request-Headers")
     if requested:
         response.headers["Access-Control-Allow-Headers"] = requested
@@ -98,7 +98,7 @@ def finish(response: Response, request_id: str, http: Mapping[str, Any]) -> None
 def _set_cors(response: Response, rules: Cors | None) -> None:
     """Set the CORS headers that let pages read the response, unless a project's app has set them itself."""
     if rules is not None and not is_preflight():
-        rules.mark(response)
+        rules.set_headers(response)
     if rules is not None or "Access-Control-Allow-Origin" in response.headers:
         return
     response.headers.add("Vary", "Origin")
@@ -108,11 +108,11 @@ def _set_cors(response: Response, rules: Cors | None) -> None:
 
 
 ANY = "*"
-ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 ALWAYS_ALLOWED = ("Accept", "Accept-Language", "Content-Language", "Content-Type")  # need no permission
 MAX_AGE_SECONDS = 600
 CACHED_RULES = 256
-MAX_ORIGIN = 300  # a scheme, a host name of at most 253 characters, and a port
+# A scheme, a host name of at most 253 characters, and a port. The time to match grows with the third power of the length.
+MAX_ORIGIN = 300
 CORS_PREFIX = "access-control-"
 
 
@@ -131,9 +131,7 @@ class Cors:
     def allows(self, origin: str) -> bool:
         if ANY in self.origins or origin in self.origins:
             return True
-        if (
-            self.origin_regex is None or len(origin) > MAX_ORIGIN
-        ):  # the time to match grows with its third power
+        if self.origin_regex is None or len(origin) > MAX_ORIGIN:
             return False
         return self.origin_regex.fullmatch(origin) is not None
 
@@ -144,12 +142,12 @@ class Cors:
         refused = [
             *([] if self.allows(origin) else ["origin"]),
             *([] if request.headers["Access-Control-Request-Method"] in self.methods else ["method"]),
-            *([] if self._takes(names) else ["headers"]),
+            *([] if self._allows_headers(names) else ["headers"]),
         ]
         response = Response("OK", mimetype="text/plain")
         if refused:
             response = Response(f"Disallowed CORS {', '.join(refused)}", status=400, mimetype="text/plain")
-        self._say_origin(response, origin)
+        self._set_origin(response, origin)
         response.headers["Access-Control-Allow-Methods"] = ", ".join(self.methods)
         response.headers["Access-Control-Max-Age"] = str(self.max_age)
         if ANY in self.headers and requested:
@@ -160,7 +158,7 @@ class Cors:
             response.headers["Access-Control-Allow-Private-Network"] = "true"
         return response
 
-    def mark(self, response: Response) -> None:
+    def set_headers(self, response: Response) -> None:
         """Set the headers of a response that tell whether pages of the caller's origin may read it."""
         for name in [name for name, _ in response.headers if name.lower().startswith(CORS_PREFIX)]:
             del response.headers[name]
@@ -168,15 +166,15 @@ class Cors:
         if origin is None:
             response.headers.add("Vary", "Origin")
             return
-        self._say_origin(response, origin)
+        self._set_origin(response, origin)
         if self.exposed:
             response.headers["Access-Control-Expose-Headers"] = ", ".join(self.exposed)
 
-    def _takes(self, names: Sequence[str]) -> bool:
+    def _allows_headers(self, names: Sequence[str]) -> bool:
         known = {name.lower() for name in self.headers}
         return ANY in known or known.issuperset(names)
 
-    def _say_origin(self, response: Response, origin: str) -> None:
+    def _set_origin(self, response: Response, origin: str) -> None:
         response.headers.add("Vary", "Origin")
         if not self.allows(origin):
             return
@@ -200,7 +198,7 @@ def _parse_cors(stored: bytes) -> Cors:
     return Cors(
         origins=frozenset(settings.get("allow_origins") or ()),
         origin_regex=re.compile(pattern) if pattern else None,
-        methods=ALL_METHODS if ANY in methods else tuple(methods),
+        methods=METHODS if ANY in methods else tuple(methods),
         headers=sorted({*(settings.get("allow_headers") or ()), *ALWAYS_ALLOWED}),
         credentials=bool(settings.get("allow_credentials")),
         exposed=tuple(settings.get("expose_headers") or ()),

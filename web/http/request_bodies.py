@@ -41,12 +41,12 @@ class Bodies:
     """WSGI middleware that supervises the body of every request.
 
     A body may take `grace_seconds`, and a second more for every 8 KiB received. A body that the application does not
-    read is discarded up to `most_bytes`.
+    read is discarded up to `max_bytes`.
     """
 
-    def __init__(self, app: Wsgi, *, grace_seconds: float, most_bytes: int) -> None:
+    def __init__(self, app: Wsgi, *, grace_seconds: float, max_bytes: int) -> None:
         self.app = app
-        self._grace_seconds, self._most_bytes = grace_seconds, most_bytes
+        self._grace_seconds, self._max_bytes = grace_seconds, max_bytes
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         length = get_content_length(environ)
@@ -55,8 +55,8 @@ class Bodies:
         body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
         answer = self.app(environ, body.answering(start_response))
         if body.is_refused or body.is_passed_on:
-            return ClosingIterator(answer, partial(body.throw_away, self._most_bytes))
-        body.throw_away(self._most_bytes)
+            return ClosingIterator(answer, partial(body.discard_rest, self._max_bytes))
+        body.discard_rest(self._max_bytes)
         return answer
 
 
@@ -99,10 +99,10 @@ class Body(io.RawIOBase):
         """Extend the deadline by a time in which the body was not read."""
         self._deadline += seconds
 
-    def throw_away(self, most_bytes: int) -> None:
-        """Discard the rest of the body, until `most_bytes` were received in all. A longer body ends the connection."""
+    def discard_rest(self, max_bytes: int) -> None:
+        """Discard the rest of the body, until `max_bytes` were received in all. A longer body ends the connection."""
         with suppress(OSError, HTTPException):
-            while self._received < most_bytes and self._next(STEP_BYTES):
+            while self._received < max_bytes and self._next(STEP_BYTES):
                 pass
         self._stream.failed = not self._is_over  # gunicorn then reads no further request
 
@@ -116,18 +116,18 @@ class Body(io.RawIOBase):
             return self._stream.read(size)
         first = reader.read(1)
         is_chunked = isinstance(reader, ChunkedReader)
-        there = reader.buf.tell() if is_chunked else min(reader.unreader.buf.tell(), reader.length)
-        more = min(size - 1, there) if first else 0
+        buffered = reader.buf.tell() if is_chunked else min(reader.unreader.buf.tell(), reader.length)
+        more = min(size - 1, buffered) if first else 0
         return first + reader.read(more) if more else first
 
     def _next(self, size: int) -> bytes:
         if self._is_over or self._is_broken:
             return b""
-        late = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
+        seconds_left = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
         self._is_broken = True  # until the read succeeds: after an error nothing more can be read
-        # The server closes a connection after an Exception during reading. A bare Timeout is not an Exception.
+        # The server closes a connection after an Exception. gevent's own Timeout, a BaseException, would not do that.
         try:
-            with gevent.Timeout(max(late, 0.001), RequestTimeout()):
+            with gevent.Timeout(max(seconds_left, 0.001), RequestTimeout()):
                 data = self._read(min(size, STEP_BYTES))
         except ParseException as error:
             raise BadRequest from error

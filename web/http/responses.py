@@ -54,15 +54,15 @@ def conditional(record: Mapping[str, Any]) -> Response:
     return response
 
 
-PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
+PAGE_HEADERS = PAGE_TOTAL, PAGE_NEXT = "X-Pagination-Total", "X-Pagination-Next"
 
 
 def page(rows: list[Any], *, offset: int, limit: int, total: int) -> Response:
     """Return a page of a list. Headers hold the total and, unless this is the last page, the offset of the next."""
     response = jsonify(rows)
-    response.headers["X-Pagination-Total"] = str(total)
+    response.headers[PAGE_TOTAL] = str(total)
     if offset + len(rows) < total and rows:
-        response.headers["X-Pagination-Next"] = str(offset + limit)
+        response.headers[PAGE_NEXT] = str(offset + limit)
     return response
 
 

@@ -13,7 +13,7 @@ import errno
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from flask import Response, request
 
@@ -27,8 +27,9 @@ HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
 HEADERS = b""  # an empty first chunk, which makes the server send the headers
 OPEN_STREAM = "runyard.open_stream"  # key in the WSGI environment: the request's stream
-ALLOWED_SECONDS = 2.0  # interval at which a stream checks that its key is still valid
+KEY_CHECK_SECONDS = 2.0  # interval at which a stream checks that its key is still valid
 
+T = TypeVar("T")
 Batches = Iterable[list[Event]]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -78,7 +79,7 @@ def watch(client: ClientWatch, batches: Batches) -> Iterator[list[Event]]:
     """Yield the batches. Raises ClientGone at the first one after the client has disconnected."""
     with client:
         for batch in batches:
-            if client.has_left():
+            if client.has_disconnected():
                 raise ClientGone
             yield batch
 
@@ -105,13 +106,13 @@ def body(
     *,
     with_ids: bool,
     with_end: bool = False,
-    keep: Callable[[str], str | None] | None = None,
+    rename: Callable[[str], str | None] | None = None,
     headers_first: bool = False,
 ) -> Generator[bytes]:
     """Yield the stream's bytes, one chunk for each batch.
 
-    `with_end` also sends the log's last event. `keep` returns the name under which the client gets an event, or None to
-    leave the event out. `headers_first` sends the headers at once, without waiting for the first event.
+    `with_end` also sends the log's last event. `rename` returns the name under which the client gets an event, or None
+    to leave the event out. `headers_first` sends the headers at once, without waiting for the first event.
     """
     if headers_first:
         heartbeat.send_headers_first()
@@ -120,12 +121,25 @@ def body(
         for event in batch:
             if event is EXPIRED:
                 out.append(HISTORY_EXPIRED)
-            elif (with_end or event.name != END) and (name := keep(event.name) if keep else event.name):
+            elif (with_end or event.name != END) and (name := rename(event.name) if rename else event.name):
                 out.append(encode(event, name, with_id=with_ids))
         if heartbeat.take_due():
             out.append(HEARTBEAT)
         if heartbeat.take_headers() or out:
             yield (LastChunk if batch and batch[-1].is_last else bytes)(b"".join(out))
+
+
+def chunks(
+    batches: Iterable[list[T]], heartbeat: HeartbeatTimer, encode: Callable[[T], bytes]
+) -> Generator[bytes]:
+    """Yield the encoded items of each batch as one chunk, and heartbeats. Sends the headers at once."""
+    heartbeat.send_headers_first()
+    for batch in batches:
+        chunk = b"".join(map(encode, batch))
+        if heartbeat.take_due():
+            chunk += HEARTBEAT
+        if heartbeat.take_headers() or chunk:
+            yield chunk
 
 
 def waiting(
@@ -147,11 +161,12 @@ def waiting(
 class Stream:
     """The long response of the current request.
 
-    At its end the stream closes what it holds; `on_disconnect` is called if the client left before the end.
+    At its end the stream exits `holds`, and calls `on_disconnect` if the client disconnected before the end.
 
-    When this process shuts down, it closes the connection in the middle of the response. The client reconnects and
-    resumes after the last id it saw; a normal end would tell it that the run has ended. A stream whose key was revoked
-    ends normally if `may_end_early`. A JSON response is incomplete at that point, so its connection is closed too.
+    When this process shuts down, the stream closes the connection in the middle of the response. The client reconnects
+    and resumes after the last id it saw; a normal end would tell it that the run has ended. A stream whose key was
+    revoked ends normally if `may_end_early`. A JSON response is incomplete at that point, so its connection is closed
+    too.
     """
 
     def __init__(
@@ -169,14 +184,14 @@ class Stream:
         self._ended = False
         self._is_allowed: Callable[[], bool] | None = None
         self._on_close: Callable[[], None] | None = None
-        self._ask_at = 0.0
+        self._check_key_at = 0.0
         self._is_closed = False
         request.environ[OPEN_STREAM] = self
 
     def guard(self, *, is_allowed: Callable[[], bool], on_close: Callable[[], None]) -> None:
         """End the stream soon after `is_allowed` returns False. `on_close` is called at the end of the stream."""
         self._is_allowed, self._on_close = is_allowed, on_close
-        self._ask_at = time.monotonic() + ALLOWED_SECONDS
+        self._check_key_at = time.monotonic() + KEY_CHECK_SECONDS
 
     def __iter__(self) -> Stream:
         return self
@@ -184,7 +199,7 @@ class Stream:
     def __next__(self) -> bytes:
         try:
             chunk = next(self._chunks)
-            self._ask()
+            self._check_key()
             return chunk
         except StopIteration:
             self._ended = True
@@ -199,11 +214,11 @@ class Stream:
                 raise StopIteration from None
             raise cut_off("the key of this request is no longer valid") from None
 
-    def _ask(self) -> None:
+    def _check_key(self) -> None:
         now = time.monotonic()
-        if self._is_allowed is None or now < self._ask_at:
+        if self._is_allowed is None or now < self._check_key_at:
             return
-        self._ask_at = now + ALLOWED_SECONDS
+        self._check_key_at = now + KEY_CHECK_SECONDS
         if not self._is_allowed():
             raise NoLongerAllowed
 

@@ -30,7 +30,7 @@ from shared.errors import Invalid
 from shared.eventlog.hub import Stopping
 from shared.infra.system import let_others_run
 from web.http import sse
-from web.http.client_watch import is_readable
+from web.http.client_watch import READ, is_readable
 from web.http.connections import HandedOver
 from web.http.errors import answer
 
@@ -45,20 +45,13 @@ CHECKED_HEADERS = [
     (b"Sec-WebSocket-Version", VERSION.encode()),
 ]  # the headers that `_key` has checked, in the form that wsproto takes
 HANDSHAKE_HEADERS = frozenset({"connection", "upgrade", "content-length", "transfer-encoding"})
-READ = 1  # libev's EV_READ
 WHOLE_TEXT = 0x81  # first byte of a frame that holds a whole text message
 SHORT = 126  # from this size on, the length follows a byte 126 in two bytes, or a byte 127 in eight
 READ_BYTES = 16 * 1024
-AHEAD_MESSAGES, AHEAD_BYTES = 2_000, 256 * 1024  # limits of a client's messages that wait to be handled
+QUEUED_MESSAGES, QUEUED_BYTES = 2_000, 256 * 1024  # limits of a client's messages that wait to be handled
 TURN_EVENTS = 64  # other greenlets run after this many events
-DISCONNECTED = CloseConnection(
-    code=CloseReason.ABNORMAL_CLOSURE
-)  # the client disconnected without a close frame
-WRITABLE_STATES = (
-    ConnectionState.OPEN,
-    ConnectionState.REMOTE_CLOSING,
-)  # states in which a client can be sent messages
-NO_GOODBYE = (int(CloseReason.ABNORMAL_CLOSURE), "")
+DISCONNECTED = CloseConnection(code=CloseReason.ABNORMAL_CLOSURE)  # the client sent no close frame
+WRITABLE_STATES = (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING)  # the client can be sent messages
 LINGER_SECONDS = 1.0  # wait for the client to close its end: data it has not read could be lost
 PING_BEATS = 4  # heartbeats without data from the client until it is pinged, and between pings
 SILENT_BEATS = 12  # heartbeats without data from the client until it counts as disconnected
@@ -145,17 +138,17 @@ def _key(environ: Mapping[str, Any]) -> str:
     return key
 
 
-class _Waiting:
-    """Queue of messages that were read and not yet handled. Iterating over it removes them."""
+class _MessageQueue:
+    """Messages that were read and not yet handled. Iterating over the queue removes them."""
 
     def __init__(self) -> None:
         self._messages: deque[ClientMessage] = deque()
         self._bytes = 0
 
     @property
-    def has_some_room(self) -> bool:
-        """Whether to read ahead while messages wait. Beyond the limits, further data stays in the kernel's buffer."""
-        return 0 < len(self._messages) < AHEAD_MESSAGES and self._bytes < AHEAD_BYTES
+    def may_read_ahead(self) -> bool:
+        """Whether to read more while messages wait. Beyond the limits, further data stays in the kernel's buffer."""
+        return 0 < len(self._messages) < QUEUED_MESSAGES and self._bytes < QUEUED_BYTES
 
     def add(self, message: ClientMessage | None) -> None:
         if message is not None:
@@ -172,7 +165,7 @@ class _Waiting:
 class WebSocket:
     """The server's end of a WebSocket after the handshake. `opening` holds the bytes that answer the handshake.
 
-    Several greenlets may write at the same time. A message from the client may have at most `most_bytes`, and must be
+    Several greenlets may write at the same time. A message from the client may have at most `max_bytes`, and must be
     text unless the socket `takes_binary`.
     """
 
@@ -182,11 +175,11 @@ class WebSocket:
         connection: Connection,
         opening: bytes,
         *,
-        most_bytes: int,
+        max_bytes: int,
         takes_binary: bool = False,
     ) -> None:
         self._client, self._connection, self._opening = client, connection, opening
-        self._most_bytes, self._takes_binary = most_bytes, takes_binary
+        self._max_bytes, self._takes_binary = max_bytes, takes_binary
         self._message = bytearray()
         self._lock = threading.Lock()
         self._silent_beats, self._is_reading = 0, False
@@ -194,19 +187,15 @@ class WebSocket:
         self._wake: Callable[[], None] = lambda: None
         self._watcher: Any = None
         self.is_closed = False
-        self.closed_with: tuple[int, str] = NO_GOODBYE  # close code and reason from the client
+        self.closed_with = int(CloseReason.ABNORMAL_CLOSURE), ""  # close code and reason from the client
 
-    # The connection.
-
-    def keep(self) -> None:
+    def take_over(self) -> None:
         """Duplicate the descriptor, since the server closes its own one at the end of the request."""
         self._client = self._client.dup()
 
     def release(self) -> None:
         with suppress(OSError):
             self._client.close()
-
-    # Sending.
 
     def open(self) -> None:
         with self._lock:
@@ -265,9 +254,8 @@ class WebSocket:
             if self.is_closed:
                 return
             self.is_closed = True
-            goodbye = CloseConnection(code=code, reason=reason)
             if self._connection.state in WRITABLE_STATES:
-                self._write(self._connection.send(goodbye))
+                self._write(self._connection.send(CloseConnection(code=code, reason=reason)))
 
     def linger(self) -> None:
         """Stop sending, and wait up to LINGER_SECONDS for the client to close its end."""
@@ -276,8 +264,6 @@ class WebSocket:
             self._client.shutdown(socket.SHUT_WR)
             while self._client.recv(READ_BYTES):
                 let_others_run()
-
-    # Receiving.
 
     @contextmanager
     def receiving(self, take: Callable[[ClientMessage], None], wake: Callable[[], None]) -> Iterator[None]:
@@ -320,20 +306,23 @@ class WebSocket:
 
     def _take_messages(self) -> None:
         """Handle the messages that have arrived. New pings are answered before the messages that wait are handled."""
-        waiting = _Waiting()
-        end = self._receive(waiting)
-        for count, message in enumerate(waiting, start=1):
+        queue = _MessageQueue()
+        end = self._receive(queue)
+        for count, message in enumerate(queue, start=1):
             self._take(message)
             if count % TURN_EVENTS == 0:
                 let_others_run()
-            if end is None and waiting.has_some_room and is_readable(self._client):
-                end = self._receive(waiting)
+            if end is None and queue.may_read_ahead and is_readable(self._client):
+                end = self._receive(queue)
         if end is not None:
             self._end(end)
 
-    def _receive(self, waiting: _Waiting) -> CloseConnection | _Broken | None:
+    def _receive(self, queue: _MessageQueue) -> CloseConnection | _Broken | None:
         """Read one piece of data, and queue the messages that it completes. Returns the close frame or error in it."""
-        data = self._piece()
+        try:
+            data = self._client.recv(READ_BYTES)
+        except OSError:
+            return DISCONNECTED
         if not data:
             return DISCONNECTED
         self._connection.receive_data(data)
@@ -346,26 +335,19 @@ class WebSocket:
                 return event
             elif isinstance(event, TextMessage | BytesMessage):
                 try:
-                    waiting.add(self._part(event))
+                    queue.add(self._complete(event))
                 except _Broken as broken:
                     return broken
         return None
 
-    def _piece(self) -> bytes:
-        """Return the data that has arrived. Empty if the client has disconnected."""
-        try:
-            return self._client.recv(READ_BYTES)
-        except OSError:
-            return b""
-
-    def _part(self, event: TextMessage | BytesMessage) -> ClientMessage | None:
+    def _complete(self, event: TextMessage | BytesMessage) -> ClientMessage | None:
         """Add a part of a message. Returns the message if the part completes it. Raises _Broken."""
         is_text = isinstance(event, TextMessage)
         if not is_text and not self._takes_binary:
             raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages must be text")
         self._message += event.data.encode() if isinstance(event, TextMessage) else event.data
-        if len(self._message) > self._most_bytes:
-            raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
+        if len(self._message) > self._max_bytes:
+            raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._max_bytes} bytes")
         if not event.message_finished:
             return None
         message, self._message = bytes(self._message), bytearray()
@@ -404,7 +386,7 @@ class SocketStream(sse.Stream):
         self._is_handed_over = False
 
     def __next__(self) -> bytes:
-        self._websocket.keep()
+        self._websocket.take_over()
         self._is_handed_over = True
         raise HandedOver(self._serve_to_end)
 
@@ -426,7 +408,7 @@ class SocketStream(sse.Stream):
         self._websocket.open()
         try:
             for _ in self._chunks:
-                self._ask()
+                self._check_key()
         except Stopping:
             self._websocket.close(CloseReason.SERVICE_RESTART, "the server is shutting down")
         except sse.NoLongerAllowed:

@@ -31,7 +31,7 @@ HEAD_SECONDS = 10.0  # timeout of a connection's first request, and of the head 
 SPARE_CONNECTIONS = 100  # accepted above the limit while the connections closed to make room still close
 APP_SECONDS = 3.0  # time at shutdown for responses of projects' apps to end by themselves
 SOCKETS_SECONDS = 10.0  # time at shutdown for WebSockets to send their close frames
-MOST_DETAIL = 200  # characters: gunicorn quotes the request, which may be long
+MAX_DETAIL = 200  # characters: gunicorn quotes the request, which may be long
 
 END_OF_CHUNKS = b"0\r\n\r\n"
 REQUEST_ID = "request_id"
@@ -80,19 +80,19 @@ class Worker(GeventWorker):
 
     def _wait_for_more(self, client: socket.socket) -> None:
         """Wait for the first byte of the next request. Raises NoMoreData if it does not arrive in time."""
-        has_come = False
+        has_data = False
         with self.connections.waiting(self.cfg.keepalive if self.alive else 0):
             wait_read(client.fileno())
-            has_come = True
-        if not has_come:
+            has_data = True
+        if not has_data:
             raise NoMoreData
 
     def handle_request(self, listener_name: Any, req: Any, sock: socket.socket, addr: Any) -> Any:
         self.connections.current().request = req
         try:
             return super().handle_request(listener_name, req, sock, addr)
-        except HandedOver as taken:
-            self.connections.current().upgraded = taken.serve
+        except HandedOver as handover:
+            self.connections.current().upgraded = handover.serve
             raise
         except TimeoutError as error:  # gunicorn would log a traceback
             raise ConnectionResetError(errno.ECONNRESET, "the client stopped reading") from error
@@ -188,7 +188,7 @@ def refuse(client: socket.socket, status: int, detail: str) -> None:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED:
         detail = "internal error"
     request_id = logs.bound_ids().get(REQUEST_ID) or str(uuid4())
-    body = orjson.dumps({"detail": detail[:MOST_DETAIL] or phrase, "request_id": request_id})
+    body = orjson.dumps({"detail": detail[:MAX_DETAIL] or phrase, "request_id": request_id})
     head = [
         f"HTTP/1.1 {status} {phrase}",
         "Connection: close",

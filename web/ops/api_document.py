@@ -34,12 +34,12 @@ def get_openapi() -> Response:
 
 def document_for_request() -> dict[str, Any]:
     """Return the document at the address of the current request, for its caller."""
-    known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
+    cache: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
     name, authorization = address().name, context().authorization
     of_deployment = name is not None
-    if of_deployment not in known:  # the routes of an app never change: generated once
-        known[of_deployment] = document(current_app, of_deployment=of_deployment)
-    described = dict(known[of_deployment])
+    if of_deployment not in cache:  # the built-in routes never change
+        cache[of_deployment] = document(current_app, of_deployment=of_deployment)
+    described = dict(cache[of_deployment])
     if name is not None:
         described["info"] = {**described["info"], "title": f"runyard: {name}"}
         described = _for_caller(described, name)
@@ -52,8 +52,11 @@ def document_for_request() -> dict[str, Any]:
 
 def _without_disabled(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
     """Return the document without the interfaces that the deployment has disabled."""
-    is_off = {path: has_disabled(deployment, rule) for path, rule in paths(current_app, True)}
-    return without_disabled(document, is_off)
+    disabled = {path for path, rule in paths(current_app, True) if has_disabled(deployment, rule)}
+    return {
+        **document,
+        "paths": {path: item for path, item in document["paths"].items() if path not in disabled},
+    }
 
 
 def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -71,11 +74,11 @@ def _for_caller(document: dict[str, Any], name: str) -> dict[str, Any]:
     if serving is None:
         return document
     with connection() as conn:
-        known = assistants.graph_ids(conn, serving)
-        if not known:
+        graph_ids = assistants.graph_ids(conn, serving)
+        if not graph_ids:
             return document
-        schemas = assistants.graph(conn, serving, known[0])["schemas"]
-    return with_graph(document, known[0], schemas.get("input_schema"))
+        schemas = assistants.graph(conn, serving, graph_ids[0])["schemas"]
+    return with_graph(document, graph_ids[0], schemas.get("input_schema"))
 
 
 METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
@@ -94,13 +97,6 @@ def merge_project(built_in: Mapping[str, Any], deployment: DeploymentRef) -> Doc
     if auth is not None and auth.openapi:
         _add_auth(document, deepcopy(dict(auth.openapi)))
     return document
-
-
-def without_disabled(document: Mapping[str, Any], is_off: Mapping[str, bool]) -> Document:
-    return {
-        **document,
-        "paths": {path: item for path, item in document["paths"].items() if not is_off.get(path)},
-    }
 
 
 def _remove_keys(document: Document) -> None:
@@ -145,27 +141,27 @@ def _rename_conflicting(app: Document, components: Mapping[str, Any]) -> None:
     for section, parts in (app.get("components") or {}).items():
         existing = components.get(section, {})
         for name in [name for name in parts if name in existing and existing[name] != parts[name]]:
-            new = _free(f"App{name}", {*existing, *parts})
+            new = _unused_name(f"App{name}", {*existing, *parts})
             renamed[f"#/components/{section}/{name}"] = f"#/components/{section}/{new}"
             parts[new] = parts.pop(name)
     if renamed:
-        _point(app, renamed)
+        _update_references(app, renamed)
 
 
-def _free(name: str, used: set[str]) -> str:
+def _unused_name(name: str, used: set[str]) -> str:
     while name in used:
         name += "_"
     return name
 
 
-def _point(part: Any, renamed: Mapping[str, str]) -> None:
+def _update_references(part: Any, renamed: Mapping[str, str]) -> None:
     """Update every reference in this part of a document to the new names."""
     if isinstance(part, dict):
         reference = part.get("$ref")
         if isinstance(reference, str) and reference in renamed:
             part["$ref"] = renamed[reference]
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        _point(inner, renamed)
+        _update_references(inner, renamed)
 
 
 def _operations(item: Any) -> Iterator[Document]:

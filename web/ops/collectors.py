@@ -87,11 +87,10 @@ RUN_FIGURES = (
 
 
 class QueueMetrics(Collector):
-    """The figures as Prometheus gauges. They come from database rows, so every process returns the same."""
+    """The figures of queues and workers as Prometheus gauges. `workers` are rows of `fleet.counted`."""
 
-    def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row]) -> None:
-        self.figures = figures
-        self.counted = counted
+    def __init__(self, figures: Sequence[QueueFigure], workers: Sequence[Row]) -> None:
+        self._figures, self._workers = figures, workers
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         yield from self._of_runs()
@@ -100,14 +99,14 @@ class QueueMetrics(Collector):
     def _of_workers(self) -> Iterator[GaugeMetricFamily]:
         for name, column, what in WORKER_FIGURES:
             family = GaugeMetricFamily(f"runyard_{name}", what, labels=("kind", "pool", "state"))
-            for row in self.counted:
+            for row in self._workers:
                 family.add_metric((row["kind"], row["pool"] or "", row["state"]), row[column])
             yield family
 
     def _of_runs(self) -> Iterator[GaugeMetricFamily]:
         for name, field, what in RUN_FIGURES:
             family = GaugeMetricFamily(f"runyard_{name}", what, labels=("pool", "status"))
-            for figure in self.figures:
+            for figure in self._figures:
                 family.add_metric((figure.pool, figure.status), getattr(figure, field))
             yield family
 
@@ -131,10 +130,10 @@ class VisibleTotals:
 
 def visible_totals(caller: Caller | None, deployment_id: UUID | None) -> VisibleTotals:
     """Return the caller's figures. They are cached briefly, since these requests are not rate-limited."""
-    known: TTLCache[Any, VisibleTotals] = current_app.extensions["runyard_figures"]
+    cache: TTLCache[Any, VisibleTotals] = current_app.extensions["runyard_figures"]
     organization_id = None if caller is None or caller.may(OPERATOR) else caller.organization_id
     key = ("runs", caller is not None, organization_id, deployment_id)
-    visible = known.get(key)
+    visible = cache.get(key)
     if visible is None:
         with connection() as conn:
             deployments = (
@@ -145,11 +144,13 @@ def visible_totals(caller: Caller | None, deployment_id: UUID | None) -> Visible
                 )
             )
             visible = VisibleTotals(deployments, reading.of_builds(conn), reading.of_queues(conn))
-        known[key] = visible
+        cache[key] = visible
     return visible
 
 
 class RunMetrics(Collector):
+    """The figures of runs, builds and the ages of queues that one caller may see."""
+
     def __init__(self, visible: VisibleTotals) -> None:
         self._visible = visible
 
@@ -241,7 +242,7 @@ REDIS_FIGURES: dict[str, tuple[Any, str, str]] = {
 
 
 class ServerMetrics(Collector):
-    """The figures as Prometheus families. A figure without a value is left out."""
+    """The figures of the servers. A figure without a value is left out."""
 
     def __init__(
         self, of_database: Mapping[str, Any], of_redis: Mapping[str, Mapping[str, float] | None]
@@ -268,13 +269,13 @@ class ServerMetrics(Collector):
 
 def server_metrics() -> ServerMetrics:
     """Return the figures, cached briefly."""
-    known: TTLCache[Any, ServerMetrics] = current_app.extensions["runyard_figures"]
-    metrics = known.get("servers")
+    cache: TTLCache[Any, ServerMetrics] = current_app.extensions["runyard_figures"]
+    metrics = cache.get("servers")
     if metrics is None:
         with connection() as conn:
             (of_database,) = _SERVERS.rows(conn, lease_seconds=fleet.LEASE_SECONDS, upkeep=fleet.UPKEEP)
         metrics = ServerMetrics(of_database, _redis_figures())
-        known["servers"] = metrics
+        cache["servers"] = metrics
     return metrics
 
 

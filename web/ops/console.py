@@ -58,7 +58,8 @@ def get_console_file(version: str, name: str) -> Response:
     Under another version, the newest file is returned, and the browser must revalidate it.
     """
     is_current = version == current_version()
-    return static_files.send(name, keep=static_files.FOR_GOOD if is_current else static_files.ASK_AGAIN)
+    cache_control = static_files.IMMUTABLE if is_current else static_files.REVALIDATE
+    return static_files.send(name, cache_control=cache_control)
 
 
 @bp.operation(
@@ -80,8 +81,8 @@ def get_deployment_page(tenant: str, deployment_id: str) -> Response:
 
 def is_requested() -> bool:
     """Return whether a browser requests the root, and the root is the service's own or that of `runyard dev`."""
-    place = address()
-    if place.name is not None and not (place.is_at_root and place.name == settings().dev_deployment):
+    name = address().name
+    if name is not None and not (address().is_at_root and name == settings().dev_deployment):
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
@@ -104,14 +105,14 @@ def send_shell(*, root: str = FROM_ROOT) -> Response:
 @cache
 def _imported(name: str) -> list[str]:
     """Return the modules that a module imports, directly and indirectly, apart from those loaded later."""
-    modules, left = set[str](), [name]
-    while left:
-        module = left.pop()
+    modules, unread = set[str](), [name]
+    while unread:
+        module = unread.pop()
         for path in IMPORT.findall(static_files.read(module).body.decode()):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
             if target not in modules:
                 modules.add(target)
-                left.append(target)
+                unread.append(target)
     return sorted(modules)
 
 

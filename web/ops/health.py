@@ -43,17 +43,11 @@ from web.schemas.operations import RouteGroup
 bp = RouteGroup("health", section="Service", switches=("disable_meta",))
 
 
-def start(app: Flask) -> None:
-    """Start with an empty cache of figures, and without a check of the database."""
-    app.extensions["runyard_figures"] = TTLCache(MOST_KNOWN, KNOWN_SECONDS)
-    app.extensions["runyard_writes"] = WriteCheck()
-
-
 # Features that clients may rely on. A new feature adds its flag.
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
 SANDBOX = 2  # the isolation level at which user code has temporary folders of its own
-KNOWN_SECONDS = 1.0  # how long figures are cached, for each deployment and role of the caller
-MOST_KNOWN = 1_000
+# Figures are cached for each deployment and each view of a caller.
+CACHE_SECONDS, CACHE_SIZE = 1.0, 1_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 REFUSALS = (401, 403, 404, 429, 503)  # no key is needed, but one that is sent must be known
@@ -68,6 +62,12 @@ INFO = record(
     metadata=OBJECT,
 )
 FIGURES = record("Figures", queue=OBJECT, workers=OBJECT, api=OBJECT)
+
+
+def start(app: Flask) -> None:
+    """Start with an empty cache of figures, and without a check of the database."""
+    app.extensions["runyard_figures"] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
+    app.extensions["runyard_writes"] = WriteCheck()
 
 
 class OkQuery(fields.Schema):
@@ -129,7 +129,7 @@ def get_info() -> Response:
     library = None
     if _caller_if_known() is not None:
         with connection() as conn:
-            host |= _of_user_code(fleet.weakest(conn))
+            host |= _isolation(fleet.weakest(conn))
     serving = _deployment()
     if serving is not None:
         host |= {
@@ -144,7 +144,7 @@ def get_info() -> Response:
     return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=host, metadata=host)
 
 
-def _of_user_code(weakest: fleet.Weakest) -> dict[str, Any]:
+def _isolation(weakest: fleet.Weakest) -> dict[str, Any]:
     """Return the isolation level, and what enforces each limit: the kernel, counting by the service, or nothing.
 
     `home` limits the content of a revision's home folder, `temporary` that of a graph host's `/tmp` and `/dev/shm`.
@@ -174,19 +174,16 @@ def get_metrics(query: dict[str, Any]) -> Response:
     queue, workers and requests. At a deployment's address, with a key, the queue is the deployment's own.
     """
     serving = _deployment()
-    figures, counted = _queue_and_worker_figures(serving.id if serving is not None else None)
+    deployment_id = None if serving is None else serving.id
+    figures, workers = _queue_and_worker_figures(deployment_id)
     traffic: Traffic = current_app.extensions["runyard_traffic"]
     if query["format"] == "json":
-        return jsonify(
-            queue=_totals(figures),
-            workers=_capacity(counted),
-            api=traffic.totals(),
-        )
+        return jsonify(queue=_totals(figures), workers=_capacity(workers), api=traffic.totals())
     registry = CollectorRegistry()
-    registry.register(QueueMetrics(figures, counted))
+    registry.register(QueueMetrics(figures, workers))
     registry.register(traffic)
     caller = _caller_if_known()
-    registry.register(RunMetrics(visible_totals(caller, serving.id if serving is not None else None)))
+    registry.register(RunMetrics(visible_totals(caller, deployment_id)))
     if caller is not None and caller.may(OPERATOR):
         registry.register(server_metrics())
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
@@ -194,11 +191,11 @@ def get_metrics(query: dict[str, Any]) -> Response:
 
 def _queue_and_worker_figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[dict[str, Any]]]:
     """Return the figures of queues and workers. They are cached briefly, since these requests are not rate-limited."""
-    known = current_app.extensions["runyard_figures"]
-    figures = known.get(deployment_id)
+    cache = current_app.extensions["runyard_figures"]
+    figures = cache.get(deployment_id)
     if figures is None:
         with connection() as conn:
-            figures = known[deployment_id] = queue_figures(conn, deployment_id), fleet.counted(conn)
+            figures = cache[deployment_id] = queue_figures(conn, deployment_id), fleet.counted(conn)
     return figures
 
 
@@ -216,12 +213,11 @@ def _totals(figures: Sequence[QueueFigure]) -> dict[str, Any]:
     }
 
 
-def _capacity(counted: Sequence[Row]) -> dict[str, int]:
+def _capacity(workers: Sequence[Row]) -> dict[str, int]:
     """Return the slots of all runners, in the form that clients of the protocol know."""
-    runners = [row for row in counted if row["kind"] == "runner"]
-    most = sum(row["slots"] for row in runners if row["state"] == fleet.READY)
+    runners = [row for row in workers if row["kind"] == "runner"]
     return {
-        "max": most,
+        "max": sum(row["slots"] for row in runners if row["state"] == fleet.READY),
         "active": sum(row["running"] for row in runners),
         "available": sum(row["available"] for row in runners),
     }

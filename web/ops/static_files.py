@@ -20,8 +20,8 @@ from werkzeug.exceptions import NotFound
 from werkzeug.security import safe_join
 
 STATIC = Path(__file__).parents[1] / "static"
-ASK_AGAIN = "no-cache"  # revalidate: a page and its script change together, with the service's version
-FOR_GOOD = "public, max-age=31536000, immutable"
+REVALIDATE = "no-cache"  # a page and its script change together, with the service's version
+IMMUTABLE = "public, max-age=31536000, immutable"
 COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*\*(?:(?!\*/).)*\*/[ \t]*)$", re.MULTILINE | re.DOTALL)
 COMPRESSED = ("text/", "application/json", "image/svg+xml")
 
@@ -65,18 +65,18 @@ def without_comments(script: bytes) -> bytes:
     return COMMENT.sub(lambda match: b"\n" * match[0].count(b"\n"), script)
 
 
-def send(name: str, *, keep: str = ASK_AGAIN) -> Response:
+def send(name: str, *, cache_control: str = REVALIDATE) -> Response:
     """Send a file below `web/static`, compressed if the client accepts that. Answers 304 if the client has it."""
     file = read(name)
-    return respond(file.body, file.zipped, file.mimetype, file.etag, keep=keep)
+    return respond(file.body, file.zipped, file.mimetype, file.etag, cache_control=cache_control)
 
 
 def respond(
-    body: bytes, zipped: bytes | None, mimetype: str, etag: str, *, keep: str = ASK_AGAIN
+    body: bytes, zipped: bytes | None, mimetype: str, etag: str, *, cache_control: str = REVALIDATE
 ) -> Response:
     is_zipped = zipped is not None and request.accept_encodings["gzip"] > 0
     response = Response(zipped if is_zipped else body, mimetype=mimetype)
-    response.headers["Cache-Control"] = keep
+    response.headers["Cache-Control"] = cache_control
     response.set_etag(f"{etag}-gzip" if is_zipped else etag)
     if is_zipped:
         response.headers["Content-Encoding"] = "gzip"

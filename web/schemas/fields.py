@@ -268,7 +268,7 @@ class Filter(JsonObject):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         value = super()._deserialize(value, attr, data, **kwargs)
-        if _keys(value) > FILTER_KEYS:
+        if _count_keys(value) > FILTER_KEYS:
             raise ValidationError([Rule(f"must have at most {FILTER_KEYS} keys in all", "too_long")])
         return value
 
@@ -380,17 +380,17 @@ class QueryList(ListOf):
 
 def _fits(value: Any, max_bytes: int) -> bool:
     """Return whether a value's compact JSON has at most `max_bytes`. Text that is certainly longer is not built."""
-    left, inside = max_bytes, [value]
-    while inside and left >= 0:
-        one = inside.pop()
-        left -= len(one) + 1 if isinstance(one, str | dict | list) else 1
-        if isinstance(one, dict):
-            inside += (*one, *one.values())
-        elif isinstance(one, list):
-            inside += one
-    return left >= 0 and len(orjson.dumps(value)) <= max_bytes
+    budget, uncounted = max_bytes, [value]
+    while uncounted and budget >= 0:
+        part = uncounted.pop()
+        budget -= len(part) + 1 if isinstance(part, str | dict | list) else 1
+        if isinstance(part, dict):
+            uncounted += (*part, *part.values())
+        elif isinstance(part, list):
+            uncounted += part
+    return budget >= 0 and len(orjson.dumps(value)) <= max_bytes
 
 
-def _keys(value: Any) -> int:
+def _count_keys(value: Any) -> int:
     """Return the number of keys of an object and of the objects among its values."""
-    return len(value) + sum(map(_keys, value.values())) if isinstance(value, dict) else 0
+    return len(value) + sum(map(_count_keys, value.values())) if isinstance(value, dict) else 0

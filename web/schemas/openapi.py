@@ -7,6 +7,7 @@ holds only the deployment API.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -67,10 +68,10 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
     spec.components.security_scheme("tenant_id", {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"})
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
     described = sorted(_operations(app, of_deployment), key=itemgetter(0, 1))
-    times = Counter(of_view(view).summary for *_, view in described)
+    summaries = Counter(of_view(view).summary for *_, view in described)
     for path, method, rule, view in described:
         operation = _describe(spec, rule, method, path, view)
-        if times[operation["summary"]] > 1:  # a view with several routes
+        if summaries[operation["summary"]] > 1:  # a view with several routes
             operation["summary"] += f" ({method} {path})"
         spec.path(path=path, operations={method.lower(): operation})
     whole = spec.to_dict()
@@ -90,20 +91,20 @@ def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rul
 
 
 def paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
+    """Yield `(path, rule)` for every documented route, in a deployment's document without the deployment's prefix."""
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
         if rule.websocket or of_view(app.view_functions[rule.endpoint]).group.section is None:
             continue
+        below_root = path.removeprefix(DEPLOYMENT_ROOT)
         if not of_deployment:
             yield path, rule
-        elif (
-            path.startswith(f"{DEPLOYMENT_ROOT}/") and path != f"{DEPLOYMENT_ROOT}/"
-        ):  # the deployment's root is an alias of /ok
-            yield path.removeprefix(DEPLOYMENT_ROOT), rule
+        elif below_root != path and below_root != "/":  # the deployment's root is an alias of /ok
+            yield below_root, rule
 
 
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
-    text = (view.__doc__ or "").strip()
+    text = inspect.getdoc(view)
     operation = of_view(view)
     is_open = operation.role == "open"
     takes_input = operation.body is not None or operation.query is not None or "_id>" in rule.rule
@@ -132,10 +133,9 @@ def _request_body(body: type[Schema], max_items: int) -> dict[str, Any]:
     schema: Any = body
     if max_items:
         schema = {"type": "array", "items": body, "minItems": 1, "maxItems": max_items}
-    examples = {
-        EXAMPLE: {"value": [body.example] if max_items else body.example}
-    }  # the viewer reads no `example`
-    content = {JSON: {"schema": schema, "examples": examples}}
+    example = [body.example] if max_items else body.example
+    # The viewer reads `examples` and no `example`.
+    content = {JSON: {"schema": schema, "examples": {EXAMPLE: {"value": example}}}}
     return {"required": bool(max_items) or body.requires_a_field(), "content": content}
 
 
@@ -172,11 +172,7 @@ def _plugin() -> MarshmallowPlugin:
             super().init_spec(spec)
             self.converter.add_attribute_function(_field_schema)  # type: ignore[union-attr]
 
-    return Plugin(schema_name_resolver=lambda schema: _schema_class(schema).__name__)
-
-
-def _schema_class(schema: Any) -> type:
-    return schema if isinstance(schema, type) else type(schema)
+    return Plugin(schema_name_resolver=lambda schema: getattr(schema, "__name__", type(schema).__name__))
 
 
 # The JSON Schema of each class of fields; the first class that matches counts.

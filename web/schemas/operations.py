@@ -1,8 +1,8 @@
 """Declarations of routes: `@bp.operation(…)` registers a route and declares what its code does not show.
 
-A `RouteGroup` holds the routes of one subject. Authentication reads the role, the rate limits whether the response may
-take long, the application whether SQL statements may, and the gate which switches disable the group. The API document
-uses the rest. The role has no default, so that every route must declare one.
+A `RouteGroup` holds the routes of one subject. The gate (web/gate/gate.py) reads the role of a route, whether its
+response and its SQL statements may take long, and the switches that disable its group. The API document uses the other
+fields. The role has no default, so that every route must declare one.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def of_view(view: Callable[..., Any]) -> Operation:
     return view.__operation__  # type: ignore[attr-defined]
 
 
-def requested() -> Operation | None:
+def current() -> Operation | None:
     """Return the operation of the current request, or None if no route matches."""
     rule = request.url_rule
     return None if rule is None else of_view(current_app.view_functions[rule.endpoint])
@@ -181,13 +181,13 @@ def requested() -> Operation | None:
 
 def statement_seconds() -> float:
     """Return how many seconds a statement of the current request waits for a silent database."""
-    operation = requested()
+    operation = current()
     return SLOW_SECONDS if operation is not None and operation.slow else STATEMENT_SECONDS
 
 
 def may_take_long() -> bool:
     """Return whether the response to the current request may take long."""
-    operation = requested()
+    operation = current()
     if operation is None:
         return False
     return operation.long in request.args if isinstance(operation.long, str) else operation.long

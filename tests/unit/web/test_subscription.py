@@ -11,7 +11,7 @@ from marshmallow import ValidationError
 
 from shared.protocol.events import Failure, ProtocolEvent
 from web.deployment_api.protocols.v2_events import (
-    MOST_BYTES,
+    MAX_BYTES,
     REMEMBERED,
     Subscribed,
     Subscription,
@@ -82,7 +82,7 @@ def test_a_choice_has_a_length() -> None:
     with pytest.raises(ValidationError, match="at most"):
         Subscribed().load({"channels": ["values"], "namespaces": many})
     with pytest.raises(ValidationError, match="at most"):
-        Subscribed().load({"channels": ["custom:" + "x" * MOST_BYTES]})
+        Subscribed().load({"channels": ["custom:" + "x" * MAX_BYTES]})
     Subscribed().load({"channels": ["values"], "namespaces": many[:500]})
 
 

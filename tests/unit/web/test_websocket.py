@@ -37,7 +37,7 @@ class Client:
 def ends() -> Iterator[tuple[WebSocket, Client]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield WebSocket(ours, Connection(ConnectionType.SERVER), b"", most_bytes=1_000), Client(theirs)
+        yield WebSocket(ours, Connection(ConnectionType.SERVER), b"", max_bytes=1_000), Client(theirs)
 
 
 def test_a_silent_client_is_pinged_and_then_disconnected(ends: tuple[WebSocket, Client]) -> None:

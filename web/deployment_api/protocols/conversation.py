@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PERSONS = frozenset({"human", "user", "HumanMessageChunk"})
+MESSAGES = "messages"  # field of a state or an input that holds its messages
+USERS = frozenset({"human", "user", "HumanMessageChunk"})
 AGENTS = frozenset({"ai", "assistant", "AIMessageChunk"})
 
 
 def messages_of(values: Any) -> list[dict[str, Any]]:
     """Return the messages of a state, or an empty list if the state is not a conversation."""
-    messages = values.get("messages") if isinstance(values, dict) else None
-    return (
-        [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
-    )
+    messages = values.get(MESSAGES) if isinstance(values, dict) else None
+    if not isinstance(messages, list):
+        return []
+    return [message for message in messages if isinstance(message, dict)]
 
 
 def is_from_user(message: dict[str, Any]) -> bool:
-    return _author(message) in PERSONS
+    return _author(message) in USERS
 
 
 def is_from_agent(message: dict[str, Any]) -> bool:
@@ -52,8 +53,7 @@ def _block_text(block: Any) -> str:
 
 JsonSchema = Mapping[str, Any]
 
-MESSAGES = "messages"
-MOST_PARTS = 100  # references and alternatives followed per field
+MAX_PARTS = 100  # references and alternatives followed per field
 JSON_TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -72,7 +72,7 @@ def input_fields(schema: JsonSchema | None) -> JsonSchema:
 
 
 def takes_messages(schema: JsonSchema | None) -> bool:
-    """Whether the graph takes a conversation: a list of messages."""
+    """Return whether the graph takes a conversation: a list of messages."""
     if MESSAGES not in input_fields(schema):
         return False
     types = _allowed_types(schema or {}, input_fields(schema)[MESSAGES])
@@ -108,11 +108,11 @@ def _has_type(value: Any, types: list[str]) -> bool:
 def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
     """Return the types that a schema allows.
 
-    An empty list means any type, an unclear schema, or one with more than MOST_PARTS parts.
+    An empty list means any type, an unclear schema, or one with more than MAX_PARTS parts.
     """
     types: list[str] = []
     parts = [schema]
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         if not parts:
             return list(dict.fromkeys(types))
         part = parts.pop(0)
@@ -125,7 +125,7 @@ def _allowed_types(root: JsonSchema, schema: Any) -> list[str]:
                 return []
             types += kinds
         elif isinstance(alternatives, list):
-            parts = [*alternatives[:MOST_PARTS], *parts]
+            parts = [*alternatives[:MAX_PARTS], *parts]
         else:
             parts = [_definition(root, part.get("$ref")), *parts]
     return []

@@ -141,7 +141,7 @@ def event(body: bytes) -> bytes:
 
 
 def accepts(*kinds: str) -> bool:
-    """Whether the request's Accept header names one of these types."""
+    """Return whether the request's Accept header names one of these types."""
     named = request.headers.get("Accept", "").lower()
     return any(kind in named for kind in kinds)
 

@@ -82,7 +82,7 @@ def call_method() -> Response:
     if call.id is None:
         return Response(status=202)
     try:
-        return _answered(call)
+        return _answer(call)
     except RpcError as error:
         return json_rpc.answer(json_rpc.failure(call.id, error))
 
@@ -98,7 +98,7 @@ def end_session() -> Response:
     raise NotFound("Not Found")
 
 
-def _answered(call: Call) -> Response:
+def _answer(call: Call) -> Response:
     if call.method == "tools/call":
         return call_tool(call)
     method = METHODS.get(call.method)
@@ -254,8 +254,8 @@ def _tool_result(follower: RunFollower, tool: Row, last: Event | None) -> dict[s
 
 
 def _last_text(values: Any) -> str:
-    listed = messages_of(values)
-    return text_of(listed[-1]) if listed else ""
+    messages = messages_of(values)
+    return text_of(messages[-1]) if messages else ""
 
 
 def _tool_error(reason: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from web.deployment_api.protocols.conversation import (
     user_message,
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.gate.context import allow, allow_all, changed, deployment, unchecked_deployment, user
+from web.gate.context import allow, allow_all, deployment, metadata_of, unchecked_deployment, user
 from web.schemas.validation import whole_number
 
 PAGE = 100
@@ -44,7 +44,7 @@ def page(cursor: str | None) -> dict[str, Any]:
             deployment(),
             limit=PAGE + 1,
             offset=offset,
-            metadata=changed(granted),
+            metadata=metadata_of(granted),
             filter=granted.filter,
         )
     shown: dict[str, Any] = {"tools": [_describe(row) for row in _readable(rows[:PAGE])]}

@@ -33,7 +33,7 @@ from web.http.errors import status_of
 from web.schemas import fields
 from web.schemas.openapi import ERROR
 from web.schemas.openapi_examples import GRAPH, MESSAGES
-from web.schemas.operations import IdText, RouteGroup
+from web.schemas.operations import IdText, Role, RouteGroup
 from web.schemas.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
 
 ERROR_CODES = (
@@ -63,6 +63,9 @@ def success_answer(id: int, result: Mapping[str, Any], through: int) -> dict[str
 def error_answer(id: Any, code: str, message: str) -> dict[str, Any]:
     return {"type": "error", "id": id, "error": code, "message": message}
 
+
+# Role that a key needs to send commands, and to wait for a thread that a command has yet to create.
+COMMAND_ROLE: Role = "run"
 
 bp = RouteGroup(
     "protocol_commands",
@@ -144,22 +147,22 @@ class CommandRefused(Exception):
 @bp.operation(
     "POST /threads/<thread_id>/commands",
     "Execute a command of protocol v2",
-    role="run",
+    role=COMMAND_ROLE,
     body=ProtocolCommand,
     answer=ANSWER,
     errors=(400,),
     refusals={400: NO_COMMAND},
 )
 def command(thread_id: IdText) -> Response:
-    """Carry out `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
+    """Execute `run.start` (which creates a missing thread), `input.respond` or `agent.getTree`."""
     sent = _sent()
     try:
         loaded = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
     except Invalid as error:
-        response = jsonify(error_answer(_id(sent), "invalid_argument", error.message))
+        response = jsonify(error_answer(id_of(sent), "invalid_argument", error.message))
         response.status_code = 400
         return response
-    return jsonify(carry_out(thread_id, loaded))
+    return jsonify(execute(thread_id, loaded))
 
 
 def _sent() -> Any:
@@ -171,36 +174,42 @@ def _sent() -> Any:
         raise
 
 
-def _id(sent: Any) -> Any:
+def id_of(sent: Any) -> Any:
     """Return the id in a body that is not a valid command, whatever its type, or None."""
     return sent.get("id") if isinstance(sent, dict) else None
 
 
-def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
+def execute(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    """Execute a command and return the answer to it, a success or an error."""
     try:
-        done = _done(thread_id, command["method"], command.get("params", {}))
+        done = _result(thread_id, command["method"], command.get("params", {}))
     except CommandRefused as refusal:
         return error_answer(command["id"], refusal.code, refusal.message)
     return success_answer(command["id"], done.result, done.through)
 
 
-def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone:
+def _result(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone:
+    """Return the result of a command. Raises CommandRefused.
+
+    Invalid parameters have the code `invalid_argument`. The same error class has other codes if a rule raises it, so each
+    method is prepared first and executed afterwards.
+    """
     if method in NOT_SUPPORTED:
         raise CommandRefused("not_supported", f"{method} is not supported here")
     if method not in METHODS:
         raise CommandRefused("unknown_command", f"Unknown command '{method[:100]}'")
-    schema, execute = METHODS[method]
+    schema, prepare = METHODS[method]
     try:
         key = uuid_path(thread_id, "thread_id", message="Invalid thread ID")
     except Invalid as error:
         raise _refusal(error) from error
     try:
         loaded = checked(schema, params, "params")
-        rule = execute(key, loaded)
+        prepared = prepare(key, loaded)
     except Invalid as error:
         raise CommandRefused("invalid_argument", error.message) from error
     try:
-        return rule()
+        return prepared()
     except Refused as error:
         raise _refusal(error) from error
     except Denied as error:
@@ -237,10 +246,10 @@ def _refusal(error: Refused) -> CommandRefused:
     return CommandRefused("unknown_error", f"{status}: {error.message}")
 
 
-Rule = Callable[[], CommandDone]
+Prepared = Callable[[], CommandDone]  # executes a command whose parameters are valid
 
 
-def _run_start(thread_id: UUID, params: dict[str, Any]) -> Rule:
+def _run_start(thread_id: UUID, params: dict[str, Any]) -> Prepared:
     older = params.pop("multitaskStrategy", None)
     params["multitask_strategy"] = params.get("multitask_strategy") or older
     rule = resume.ResumeOrStart(thread_id)
@@ -253,7 +262,7 @@ def _start_run(request: RunRequest) -> CommandDone:
     return CommandDone({"run_id": str(created.run_id)}, _before(created))
 
 
-def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
+def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Prepared:
     one = {"interrupt_id": params.pop("interrupt_id", None), "response": params.pop("response")}
     several = params.pop("responses", None) or [one]
     responses = {each["interrupt_id"]: each["response"] for each in several}
@@ -293,7 +302,7 @@ def _before(created: Created) -> int:
     return events.event_number(created.row["created_seq"])
 
 
-def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
+def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Prepared:
     def read_tree() -> CommandDone:
         granted = allow("threads", "read", thread_id=thread_id)
         with connection() as conn:
@@ -305,7 +314,7 @@ def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
     return read_tree
 
 
-METHODS: dict[str, tuple[type[fields.Schema], Callable[[UUID, dict[str, Any]], Rule]]] = {
+METHODS: dict[str, tuple[type[fields.Schema], Callable[[UUID, dict[str, Any]], Prepared]]] = {
     "run.start": (RunStart, _run_start),
     "input.respond": (InputRespond, _input_respond),
     "agent.getTree": (GetTree, _get_tree),

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from shared.eventlog.hub import hub
 from shared.infra.postgres import dumps
 from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import ProtocolStream
+from web.deployment_api.protocols.v2_commands import COMMAND_ROLE
 from web.gate.context import allow, caller, deployment, settings
 from web.http import sse
 from web.schemas import fields
@@ -32,10 +33,10 @@ CHANNELS = (
 CUSTOM = "custom"
 NAMED = f"{CUSTOM}:"
 INPUT = "input"  # the channel of the methods `input.…`
-WAITING = frozenset({"lifecycle", INPUT})  # beginnings, ends and questions of runs
+WAITING = frozenset({"lifecycle", INPUT})  # channels with the starts, ends and interrupts of runs
 SHOWN = 100  # characters of an unknown channel's name that the error repeats
 # A stream keeps its subscription in memory while it is open, and searches it for each event in a new namespace.
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 REMEMBERED = 256  # namespaces whose match is cached
 
 
@@ -59,8 +60,8 @@ class Subscribed(fields.Schema):
 
     example: ClassVar[dict[str, Any]] = {"channels": ["values", "messages", "lifecycle", "input"]}
 
-    channels = fields.ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
-    namespaces = fields.ListOf(fields.ListOf(fields.StrictString()), allow_none=True, max_bytes=MOST_BYTES)
+    channels = fields.ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MAX_BYTES)
+    namespaces = fields.ListOf(fields.ListOf(fields.StrictString()), allow_none=True, max_bytes=MAX_BYTES)
     depth = fields.StrictInteger(minimum=0, allow_none=True)
     since = fields.StrictInteger(allow_none=True)
 
@@ -88,7 +89,7 @@ class Subscription:
 
     @property
     def waits(self) -> bool:
-        """Whether the subscription covers only beginnings, ends and questions of runs."""
+        """Whether the subscription covers only starts, ends and interrupts of runs."""
         return self.channels <= WAITING
 
     def matches(self, event: ProtocolEvent) -> bool:
@@ -120,7 +121,7 @@ class Subscription:
 
 
 def _begins_with(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
-    """Whether a namespace begins with a prefix, label by label.
+    """Return whether a namespace begins with a prefix, label by label.
 
     A label of the prefix without a task id matches every task of that node.
     """
@@ -148,8 +149,6 @@ bp = RouteGroup(
     switches=("disable_threads", "disable_runs"),
 )
 
-MAKES_THREADS = "run"  # the role that a key needs to wait for a thread that does not exist yet
-
 
 @bp.operation(
     "POST /threads/<thread_id>/stream/events",
@@ -172,14 +171,15 @@ def stream_events(thread_id: UUID) -> Response:
         thread_id,
         since=subscription.since,
         ends_only=subscription.waits,
-        awaits_creation=caller().may(MAKES_THREADS),
+        awaits_creation=caller().may(COMMAND_ROLE),
         filter=granted.filter,
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     with ExitStack() as stack:
         wake_ups = stack.enter_context(hub().reader(thread_id, at=thread_stream.channel(thread_id)))
         stream.open()
-        body = _body(stream.batches(wake_ups, heartbeat.quiet_seconds), subscription, heartbeat)
+        encode = partial(_encode_item, subscription=subscription)
+        body = sse.chunks(stream.batches(wake_ups, heartbeat.quiet_seconds), heartbeat, encode)
         stack.callback(body.close)
         return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
 
@@ -194,20 +194,8 @@ def _load_subscription() -> dict[str, object]:
         raise
 
 
-def _body(
-    batches: Iterator[list[Item]], subscription: Subscription, heartbeat: sse.HeartbeatTimer
-) -> Generator[bytes]:
-    heartbeat.send_headers_first()
-    for batch in batches:
-        out = [_frame(item, subscription) for item in batch]
-        if heartbeat.take_due():
-            out.append(sse.HEARTBEAT)
-        frames = b"".join(out)
-        if heartbeat.take_headers() or frames:
-            yield frames
-
-
-def _frame(item: Item, subscription: Subscription) -> bytes:
+def _encode_item(item: Item, subscription: Subscription) -> bytes:
+    """Encode an item of the stream as SSE bytes; empty for an event that the subscription does not select."""
     if isinstance(item, Note):
         return sse.comment(item.text)
     if isinstance(item, Failure):

@@ -27,9 +27,15 @@ from shared.protocol.stream import Joined, ProtocolStream
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.filters import Filter
-from web.deployment_api.protocols.v2_commands import ProtocolCommand, carry_out, error_answer, success_answer
+from web.deployment_api.protocols.v2_commands import (
+    COMMAND_ROLE,
+    ProtocolCommand,
+    error_answer,
+    execute,
+    id_of,
+    success_answer,
+)
 from web.deployment_api.protocols.v2_events import (
-    MAKES_THREADS,
     Subscribed,
     Subscription,
     encode_event,
@@ -52,8 +58,7 @@ bp = RouteGroup(
     switches=("disable_threads", "disable_runs"),
 )
 
-COMMANDS = "run"  # the role that a key needs to send commands
-MOST_SUBSCRIPTIONS = 100  # per socket
+MAX_SUBSCRIPTIONS = 100  # per socket
 FAILED = Failure("unknown_error", "500: internal error")
 
 
@@ -82,7 +87,7 @@ def open_socket(thread_id: UUID) -> Response:
     # next, even if it starts that run over another connection and the request overtakes its subscription.
     watching.mark({"deployment_id": deployment().id, "thread_id": thread_id})
     client = request.environ[websocket.GATEWAY_SOCKET]
-    served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
+    served = WebSocket(client, opened, opening, max_bytes=settings().max_body_bytes)
     session = Session(served, thread_id, visible, heartbeat_seconds=settings().heartbeat_seconds)
     return Upgraded(SocketStream(served, session.steps()))
 
@@ -93,12 +98,12 @@ def _require_visible(thread_id: UUID) -> Filter | None:
     Raises NotFound if the filter hides the thread, or if the thread is missing and the caller may not wait for it.
     """
     visible = allow("threads", "read", thread_id=thread_id).filter
-    if caller().may(MAKES_THREADS) and not visible:
+    if caller().may(COMMAND_ROLE) and not visible:
         return visible
     with connection() as conn:
         if filters.is_thread_hidden(conn, deployment().id, thread_id, visible):
             raise records.missing(thread_id)
-        if not caller().may(MAKES_THREADS):
+        if not caller().may(COMMAND_ROLE):
             records.require(conn, deployment().id, thread_id)
     return visible
 
@@ -198,7 +203,7 @@ class Session:
             self._stream.wake()
 
     def _is_idle(self) -> bool:
-        """Whether the thread is read although no subscription is left."""
+        """Return whether the thread is read although no subscription is left."""
         return self._stream is not None and not self._live
 
     def _must_switch_stream(self) -> bool:
@@ -237,7 +242,7 @@ class Session:
             self._thread_id,
             since=subscription.since,
             ends_only=subscription.waits,
-            awaits_creation=self._context.caller.may(MAKES_THREADS),
+            awaits_creation=self._context.caller.may(COMMAND_ROLE),
             joined=Joined(self._seen, ends_only=others) if self._live else None,
             filter=self._visible,
         )
@@ -296,8 +301,7 @@ class Session:
             sent = parse_body(message)
             command = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
         except Invalid as error:
-            id = sent.get("id") if isinstance(sent, dict) else None
-            return error_answer(id, "invalid_argument", error.message)
+            return error_answer(id_of(sent), "invalid_argument", error.message)
         try:
             if too_many is not None:
                 raise too_many
@@ -320,10 +324,10 @@ class Session:
             return self._subscribe(id, params)
         if command["method"] == "subscription.unsubscribe":
             return self._unsubscribe(id, params)
-        if not caller().may(COMMANDS):
-            message = f"This needs the role {COMMANDS}: the API key has the role {caller().role}"
+        if not caller().may(COMMAND_ROLE):
+            message = f"This needs the role {COMMAND_ROLE}: the API key has the role {caller().role}"
             return self._numbered(error_answer(id, "permission_denied", message))
-        answer = carry_out(str(self._thread_id), command)
+        answer = execute(str(self._thread_id), command)
         return answer if answer["type"] == "success" else self._numbered(answer)
 
     def _subscribe(self, id: int, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -331,9 +335,9 @@ class Session:
             subscription = Subscription.of(checked(Subscribed, params, "params"))
         except Invalid as error:
             return self._numbered(error_answer(id, "invalid_argument", error.message))
-        if len(self._live) + len(self._requested) >= MOST_SUBSCRIPTIONS:
+        if len(self._live) + len(self._requested) >= MAX_SUBSCRIPTIONS:
             message = (
-                f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
+                f"This socket has {MAX_SUBSCRIPTIONS} subscriptions, the maximum: unsubscribe from one first"
             )
             return self._numbered(error_answer(id, "invalid_argument", message))
         self._requested.append((id, subscription))

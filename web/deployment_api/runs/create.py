@@ -92,16 +92,16 @@ def stream_run(thread_id: UUID | None) -> Response:
     namespaces = requested_namespaces()
     run_request, on_disconnect = read_run_request(thread_id, namespaces)
 
-    def stream(new: FollowedRun, stack: ExitStack) -> Response:
+    def stream(run: FollowedRun, stack: ExitStack) -> Response:
         body = sse.body(
-            new.batches(),
-            new.follower.heartbeat,
-            with_ids=new.is_resumable,
-            keep=stream_filter.creator_filter(new.kwargs, namespaces),
-            headers_first=not new.starts_at_once,
+            run.batches(),
+            run.follower.heartbeat,
+            with_ids=run.is_resumable,
+            rename=stream_filter.creator_filter(run.kwargs, namespaces),
+            headers_first=not run.starts_at_once,
         )
-        headers = stream_headers(thread_id, new.run_id)
-        return sse.event_stream(new.follower.stream(body, stack.pop_all()), headers)
+        headers = stream_headers(thread_id, run.run_id)
+        return sse.event_stream(run.follower.stream(body, stack.pop_all()), headers)
 
     return _create_and_follow(run_request, stream, cancels=on_disconnect == "cancel")
 
@@ -117,7 +117,7 @@ def wait_for_run(thread_id: UUID | None) -> Response:
     run_request, on_disconnect = read_run_request(thread_id)
     return _create_and_follow(
         run_request,
-        lambda new, stack: new.follower.answer(new.reader, stack.pop_all(), after=0),
+        lambda run, stack: run.follower.answer(run.reader, stack.pop_all(), after=0),
         cancels=on_disconnect == "cancel",
     )
 
@@ -135,7 +135,7 @@ class FollowedRun:
     is_new: bool = False
 
     def batches(self) -> sse.Batches:
-        """Yield the run's events from its start; those of a first request as far as the event log still has them."""
+        """Return the run's events from its start. The log of an older run may have lost its first events."""
         if self.is_new:
             return self.follower.batches_of_new(self.reader, starts_at_once=self.starts_at_once)
         return self.follower.batches(self.reader, after=0)
@@ -152,7 +152,7 @@ def _create_and_follow(
         except Repeated as repeated:
             first = _first_answer(repeated)
         else:
-            new = FollowedRun(
+            run = FollowedRun(
                 reader,
                 RunFollower(created.run_id, created.thread_id, cancels=cancels),
                 created.run_id,
@@ -161,7 +161,7 @@ def _create_and_follow(
                 starts_at_once=created.starts_at_once,
                 is_new=True,
             )
-            return respond(new, stack)
+            return respond(run, stack)
     return _follow_first(first, respond, cancels=cancels)
 
 

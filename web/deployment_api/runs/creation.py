@@ -83,14 +83,14 @@ def _creator() -> Creator:
 
     Clients in graph hosts send commands over HTTP. A command on a WebSocket names no calling run.
     """
-    deployment, limits, place = unchecked_deployment(), settings(), trace()
+    deployment, limits, context = unchecked_deployment(), settings(), trace()
     return Creator(
         deployment,
         user=user_document(),
         authorize=None if deployment.user_code.auth is None else allow_all,
         key_id=caller().key_id,
         request_id=request_id(),
-        trace={} if place is None else place.entries,
+        trace={} if context is None else context.entries,
         parent_run_id=uuid_header(nesting.HEADER) if has_request_context() else None,
         max_pending_per_thread=limits.max_pending_per_thread,
         max_pending=limits.max_pending_per_deployment,

@@ -30,6 +30,8 @@ from web.gate.context import deployment, settings
 from web.http import sse
 from web.http.client_watch import ClientWatch
 
+log = logging.getLogger(__name__)
+
 RUN_HEADERS = ("Content-Location",)
 FOLLOWED_HEADERS = ("Location", "Content-Location")
 OUTPUT: JsonSchema = {
@@ -55,9 +57,6 @@ def join_headers(thread_id: UUID, run_id: UUID) -> dict[str, str]:
 
 def _headers(thread_id: UUID | None, run_id: UUID, suffix: str) -> dict[str, str]:
     return {"Location": run_path(thread_id, run_id, suffix), "Content-Location": run_path(thread_id, run_id)}
-
-
-log = logging.getLogger(__name__)
 
 
 class RunFollower:
@@ -111,7 +110,7 @@ class RunFollower:
     ) -> Response:
         """Return a response that sends line feeds until the run has ended, then its output.
 
-        `says` makes another body from the last event of the log.
+        `render` returns another body for the last event of the log.
         """
         batches = self.batches(reader, after=after, end_alone=True)
         body = sse.waiting(batches, self.heartbeat, render or self.output)
@@ -129,7 +128,7 @@ class RunFollower:
         return end_event.extent(self.run_id)
 
     def ended(self, last: int, *, end_alone: bool) -> follow.RowEnd | None:
-        """Return the last events of a lost log, for a reader that has its events up to `last`; None for a live run."""
+        """Return the end of a run whose log is lost, for a reader that has the events up to `last`; None for a live run."""
         return end_event.end_of_lost(self.deployment_id, self.run_id, last, end_alone=end_alone)
 
     def ended_by_row(self) -> Sequence[Event] | None:

@@ -31,8 +31,7 @@ from web.schemas.validation import whole_number
 
 bp = RouteGroup("joins", section="Runs", switches=("disable_runs",))
 
-ALL_KEPT = "-"  # a Last-Event-ID that requests all stored events, also of a run that is not resumable
-
+ALL_STORED = "-"  # a Last-Event-ID that requests all stored events, also of a run that is not resumable
 
 JOINS: dict[str, Any] = {
     "role": "read",
@@ -76,15 +75,15 @@ def _authorized_row(thread_id: UUID | None, run_id: UUID, *, cancels: bool) -> t
     The row of a temporary run is deleted when the run ends. The event log then provides the fields that readers need.
     Raises Denied, and NotFound for a run that is missing or hidden by a filter.
     """
-    named = _thread_of(run_id) if thread_id is None else thread_id
-    asks = [Ask("threads", "read", {"thread_id": named})]
+    key = _thread_of(run_id) if thread_id is None else thread_id
+    asks = [Ask("threads", "read", {"thread_id": key})]
     if cancels:
-        which = {"run_ids": [str(run_id)], "status": None}
-        asks.append(Ask("threads", "update", {"thread_id": named, "action": "interrupt", "metadata": which}))
-    granted = allow_all(asks)
+        runs = {"run_ids": [str(run_id)], "status": None}
+        asks.append(Ask("threads", "update", {"thread_id": key, "action": "interrupt", "metadata": runs}))
+    grants = allow_all(asks)
     with connection() as conn:
         row, is_deleted = _row(conn, deployment().id, thread_id, run_id)
-        if not all(_is_visible(conn, row, each.filter, is_deleted=is_deleted) for each in granted):
+        if not all(_is_visible(conn, row, granted.filter, is_deleted=is_deleted) for granted in grants):
             raise NotFound("Not Found")
     return row, is_deleted
 
@@ -119,7 +118,7 @@ def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_deleted
 
 
 def _cancels(query: dict[str, Any]) -> bool:
-    """Whether a disconnect of the client cancels the run. Raises Forbidden if the caller's role may not cancel it."""
+    """Return whether a disconnect of the client cancels the run. Raises Forbidden if the caller's role may not cancel it."""
     if query["cancel_on_disconnect"] and not caller().may("run"):
         raise Forbidden("cancel_on_disconnect needs the role run")
     return bool(query["cancel_on_disconnect"]) and request.method != "HEAD"  # a HEAD reads no stream
@@ -143,15 +142,15 @@ def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> 
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.run_id))
         newest, is_whole = follower.extent()
-        if after is not None and newest:  # an empty log was lost: the client has seen its numbers
+        if after is not None and newest:  # else the log was lost, and the client has its events up to `after`
             after = min(after, newest)
         is_over = row["status"] not in LIVE_RUN_STATUSES
         if is_over and (after is None or (is_whole and after == newest)):
             batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
-        keep = stream_filter.join_filter(row, modes, namespaces)
-        body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
+        rename = stream_filter.join_filter(row, modes, namespaces)
+        body = sse.body(batches, follower.heartbeat, with_ids=resumable, rename=rename, headers_first=True)
         headers = stream_headers(thread_id, follower.run_id)
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 
@@ -178,7 +177,7 @@ def _position(last_event_id: str | None, row: Any) -> int | None:
     if row["status"] == RunStatus.PENDING and not row["attempt"]:
         return 0
     text = (last_event_id or "").strip()
-    if text == ALL_KEPT:
+    if text == ALL_STORED:
         return 0
     if not row["kwargs"]["resumable"] or last_event_id is None:
         return None

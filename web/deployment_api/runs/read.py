@@ -1,4 +1,4 @@
-"""Reading runs: list a thread's, get one, search the whole deployment's, and count its queue."""
+"""Reading runs: list the runs of a thread, get a run, search all runs of the deployment, and count its queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from web.deployment_api.crons import Moment
-from web.gate.context import allow, allow_all, changed, deployment
+from web.gate.context import allow, allow_all, deployment, metadata_of
 from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -60,17 +60,9 @@ def search_runs(body: dict[str, Any]) -> Response:
     """
     body = {name: value for name, value in body.items() if value not in (None, [], {})}
     limit, offset = body.pop("limit"), body.pop("offset")
-    thread = {"thread_id": body["thread_id"]} if body.get("thread_id") else {}
-    granted = allow(
-        "threads",
-        "search",
-        metadata={},
-        values={},
-        status=body.get("status"),
-        limit=limit,
-        offset=offset,
-        **thread,
-    )
+    criteria = {"metadata": {}, "values": {}, "status": body.get("status"), "limit": limit, "offset": offset}
+    thread = {"thread_id": body["thread_id"]} if "thread_id" in body else {}
+    granted = allow("threads", "search", **criteria, **thread)
 
     def search_page(conn: Connection) -> tuple[Sequence[Row], int, dict[UUID, dict[str, Any]]]:
         rows, total = read.search(
@@ -79,17 +71,17 @@ def search_runs(body: dict[str, Any]) -> Response:
             body,
             limit=limit,
             offset=offset,
-            visible=filters.of_visible_threads(granted.filter, "run", changed(granted)),
+            visible=filters.of_visible_threads(granted.filter, "run", metadata_of(granted)),
         )
         return rows, total, queue_position.of_many(conn, deployment().id, rows)
 
-    rows, total, waits = replica.read(search_page)
-    return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
+    rows, total, positions = replica.read(search_page)
+    return page([_shown(row, positions) for row in rows], offset=offset, limit=limit, total=total)
 
 
-def _shown(row: Row, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
-    queue = waits.get(row["run_id"])
-    return {**RUN.show_search_result(row), **({"queue": queue} if queue is not None else {})}
+def _shown(row: Row, positions: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
+    position = positions.get(row["run_id"])
+    return {**RUN.show_search_result(row), **({"queue": position} if position is not None else {})}
 
 
 class ListQuery(fields.Schema):
@@ -123,7 +115,9 @@ def list_runs(thread_id: UUID) -> Response:
     )
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, of_thread.filter)
-        if filters.is_thread_hidden(conn, deployment().id, thread_id, of_search.filter, changed(of_search)):
+        if filters.is_thread_hidden(
+            conn, deployment().id, thread_id, of_search.filter, metadata_of(of_search)
+        ):
             raise records.missing(thread_id)
         rows = read.list_of_thread(
             conn,
@@ -151,7 +145,7 @@ def _list_query() -> dict[str, Any]:
     "GET /threads/<thread_id>/runs/<run_id>", "Get a run", role="read", answer=RUN.schema, errors=(404,)
 )
 def get_run(thread_id: UUID, run_id: UUID) -> Response:
-    """While the run is pending, `queue` holds its position, how long it has waited, and the reason."""
+    """Get a run. While it is pending, `queue` holds its position, how long it has waited, and the reason."""
     granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter, error=NotFound("Not Found"))
@@ -177,4 +171,4 @@ def show_queue() -> Response:
     """Show the reasons, longest wait first. A run's own position is in its record while the run is pending."""
     granted = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
     with connection() as conn:
-        return jsonify(queue_position.of_deployment(conn, deployment(), granted.filter, changed(granted)))
+        return jsonify(queue_position.of_deployment(conn, deployment(), granted.filter, metadata_of(granted)))

@@ -219,20 +219,21 @@ def read_run_requests() -> list[RunRequest]:
     return requests
 
 
-def check_webhooks(named: Iterable[str | None]) -> None:
+def check_webhooks(sent: Iterable[str | None]) -> None:
     """Raise Invalid if a webhook URL may not be called.
 
     Checks each distinct URL once, since a check resolves the URL's host name.
     """
-    urls = {url for url in named if url is not None}
-    if urls:
-        if unchecked_deployment().http.get("disable_webhooks"):
-            raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
-        with connection() as conn:
-            rules = webhooks.rules_of(conn, unchecked_deployment().active_revision_id)
-        deployment_url = partial(webhooks.deployment_url, settings().url, unchecked_deployment().address_name)
-        for url in urls:
-            webhooks.check(url, rules, url_of=deployment_url)
+    urls = {url for url in sent if url is not None}
+    if not urls:
+        return
+    if unchecked_deployment().http.get("disable_webhooks"):
+        raise Invalid("webhook: webhooks are disabled for this deployment", loc=("body", "webhook"))
+    with connection() as conn:
+        rules = webhooks.rules_of(conn, unchecked_deployment().active_revision_id)
+    deployment_url = partial(webhooks.deployment_url, settings().url, unchecked_deployment().address_name)
+    for url in urls:
+        webhooks.check(url, rules, url_of=deployment_url)
 
 
 def of_command(params: dict[str, Any], thread_id: UUID, **fixed: Any) -> RunRequest:

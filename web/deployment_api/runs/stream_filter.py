@@ -16,19 +16,19 @@ from typing import Any
 PARTS = frozenset({"messages/metadata", "messages/partial", "messages/complete"})
 ALWAYS = frozenset({"error"})  # every client learns that the run failed
 
-Keep = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not sent
+Rename = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not sent
 
 
-def creator_filter(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Keep:
+def creator_filter(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Rename:
     """Return the filter for the creator of a run: the events of its modes, and `metadata`, which names the run."""
     modes = kwargs["stream_mode"]
-    bases = _bases(modes, with_tuples="messages-tuple" in modes) | {"metadata"}
-    return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
+    bases = _bases(modes, tuples_only="messages-tuple" in modes) | {"metadata"}
+    return _rename_by(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
 
 def join_filter(
     run: Mapping[str, Any], modes: Collection[str] | None, namespaces: Collection[str] | None
-) -> Keep:
+) -> Rename:
     """Return the filter for a client that joins a run. Without modes it is that of the creator.
 
     With modes, `metadata` is sent only if it is one of them.
@@ -36,58 +36,54 @@ def join_filter(
     kwargs = run["kwargs"]
     if not modes:
         return creator_filter(kwargs, namespaces)
-    bases = _bases(modes, with_tuples=not _has_parts(run)) | {mode for mode in modes if mode == "metadata"}
-    return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
+    bases = _bases(modes, tuples_only=not _has_parts(run)) | {mode for mode in modes if mode == "metadata"}
+    return _rename_by(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
 
 def needs_subgraphs(namespaces: Collection[str] | None) -> bool:
-    """Whether events of subgraphs must be streamed to serve these namespaces."""
+    """Return whether events of subgraphs must be streamed to serve these namespaces."""
     return any(namespaces or ())
 
 
-def _bases(modes: Collection[str], *, with_tuples: bool) -> frozenset[str]:
-    """Return the names of the events, without namespace.
+def _bases(modes: Collection[str], *, tuples_only: bool) -> frozenset[str]:
+    """Return the names of the events that the modes select, without namespace.
 
-    `messages` also selects message tuples, if the run streams no partial messages.
+    The mode `messages` selects partial messages (PARTS). The mode `messages-tuple` selects message tuples, whose event
+    is `messages`. `tuples_only`: both modes together, or `messages` for a run without partial messages, select tuples.
     """
     bases = {mode for mode in modes if mode not in ("messages", "messages-tuple", "metadata")}
-    if "messages" in modes and ("messages-tuple" not in modes or not with_tuples):
+    if "messages" in modes and ("messages-tuple" not in modes or not tuples_only):
         bases |= PARTS
-    if "messages-tuple" in modes or ("messages" in modes and with_tuples):
+    if "messages-tuple" in modes or ("messages" in modes and tuples_only):
         bases.add("messages")
     return frozenset(bases)
 
 
 def _has_parts(run: Mapping[str, Any]) -> bool:
-    """Whether the run streams partial messages: the text so far."""
+    """Return whether the run streams partial messages: the text so far."""
     requested = run["kwargs"]["stream_mode"]
     added = run["joined"]["stream_mode"] if run["joined"] else ()
     return ("messages" in requested and "messages-tuple" not in requested) or "messages" in added
 
 
-def _keep(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str] | None) -> Keep:
-    known: dict[str, str | None] = {}
+def _rename_by(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str] | None) -> Rename:
+    names: dict[str, str | None] = {}  # by the name in the log
     selected = None if namespaces is None else frozenset(namespaces)
 
-    def is_kept(base: str, namespace: str) -> bool:
+    def is_selected(base: str, namespace: str) -> bool:
         if base in ALWAYS or (base == "metadata" and base in bases):
             return True
         if selected is not None and namespace not in selected and _nodes(namespace) not in selected:
             return False
         return base in bases and (subgraphs or not namespace)
 
-    def decide(name: str) -> str | None:
-        base, _, namespace = name.partition("|")
-        if not is_kept(base, namespace):
-            return None
-        return base if base in PARTS else name
+    def rename(name: str) -> str | None:
+        if name not in names:
+            base, _, namespace = name.partition("|")
+            names[name] = (base if base in PARTS else name) if is_selected(base, namespace) else None
+        return names[name]
 
-    def keep(name: str) -> str | None:
-        if name not in known:
-            known[name] = decide(name)
-        return known[name]
-
-    return keep
+    return rename
 
 
 def _nodes(namespace: str) -> str:

@@ -11,7 +11,7 @@ from shared.infra.postgres import connection
 from shared.infra.replica import read
 from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
-from web.gate.context import allow, changed, deployment, unchecked_deployment, user
+from web.gate.context import allow, deployment, metadata_of, unchecked_deployment, user
 from web.http.responses import PAGE_HEADERS, page
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -53,7 +53,7 @@ def search_webhooks(body: dict[str, Any]) -> Response:
         run_id=body.get("run_id"),
         status=None if status is None else DeliveryStatus(status),
         filter=granted.filter,
-        metadata=changed(granted),
+        metadata=metadata_of(granted),
     )
     return page([webhook_records.RECORD.show(row) for row in rows], offset=offset, limit=limit, total=total)
 
@@ -70,7 +70,7 @@ def retry_webhook(delivery_id: UUID) -> None:
     granted = allow("threads", "update", thread_id=_thread_of(delivery_id), metadata={})
     with connection() as conn:
         webhook_records.deliver_again(
-            conn, deployment().id, delivery_id, filter=granted.filter, metadata=changed(granted)
+            conn, deployment().id, delivery_id, filter=granted.filter, metadata=metadata_of(granted)
         )
 
 

@@ -36,9 +36,8 @@ HOP_BY_HOP = frozenset(
     }
 )  # fmt: skip
 NEVER_NAMED = frozenset({"host", "content-length", "content-type"})
-NOT_PASSED_ON = frozenset(
-    {"x-runyard-user-code", "x-request-id", "forwarded"}
-)  # the service's own, or replaced below
+# Headers that the app gets only from the service, if at all.
+REPLACED = frozenset({"x-runyard-user-code", "x-request-id", "forwarded"})
 MIDDLEWARE_FIRST = "middleware_first"
 
 
@@ -55,19 +54,18 @@ def host_call(address: RequestAddress, deployment: DeploymentRef) -> HostCall:
 
 def request_head(address: RequestAddress, deployment: DeploymentRef) -> dict[str, Any]:
     """Return the head of the current request, from which the graph host makes an ASGI scope."""
-    environ, known = request.environ, settings()
-    account = user()
+    environ, account = request.environ, user()
     return {
         "type": "websocket" if address.is_websocket else "http",
         "method": request.method,
         "path": address.path,
         "raw_path": quote(address.path.encode(), safe=PATH_SAFE),
-        "query": without_keys(environ.get("QUERY_STRING", ""), known),
+        "query": without_keys(environ.get("QUERY_STRING", ""), settings()),
         "root_path": address.root_path,
         "scheme": _scheme(address),
         "http_version": environ.get("SERVER_PROTOCOL", "HTTP/1.1").partition("/")[2],
         "headers": [list(pair) for pair in request_headers(environ, address)],
-        "client": [client_address(known), _port()],
+        "client": [client_address(settings()), _port()],
         "server": [environ.get("SERVER_NAME", ""), int(environ.get("SERVER_PORT") or 0)],
         "subprotocols": _subprotocols() if address.is_websocket else [],
         "user": dict(account.document) if account is not None else None,
@@ -79,7 +77,7 @@ def request_headers(environ: Mapping[str, Any], address: RequestAddress) -> Iter
     """Yield the headers for the app: names in lower case, values as Latin-1 text."""
     named = {name.strip().lower() for name in environ.get("HTTP_CONNECTION", "").split(",")} - NEVER_NAMED
     for name, value in _all_headers(environ):
-        if name in HOP_BY_HOP or name in named or name in NOT_PASSED_ON or name.startswith("x-forwarded-"):
+        if name in HOP_BY_HOP or name in named or name in REPLACED or name.startswith("x-forwarded-"):
             continue
         if address.is_websocket and name.startswith("sec-websocket-"):
             continue  # the service performs the handshake
@@ -102,8 +100,8 @@ def _all_headers(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _forwarded_headers(environ: Mapping[str, Any], address: RequestAddress) -> Iterator[tuple[str, str]]:
     """Yield the `X-Forwarded-*` headers for the app. Values from the request count only if a trusted proxy sent it."""
     peer = environ.get("REMOTE_ADDR", "")
-    through = [environ["HTTP_X_FORWARDED_FOR"]] if is_proxied(environ, settings()) else []
-    yield "x-forwarded-for", ", ".join([*through, peer])
+    hops = [environ["HTTP_X_FORWARDED_FOR"]] if is_proxied(environ, settings()) else []
+    yield "x-forwarded-for", ", ".join([*hops, peer])
     yield "x-forwarded-proto", request.scheme
     host = environ.get("HTTP_X_FORWARDED_HOST") if is_proxy(peer, settings()) else None
     if host or environ.get("HTTP_HOST"):
@@ -132,11 +130,11 @@ def _subprotocols() -> list[str]:
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 LENGTH = re.compile(r"[0-9]{1,18}")
-MOST_HEADERS = 256
-MOST_BYTES = 128 * 1024
+MAX_HEADERS = 256
+MAX_BYTES = 128 * 1024
 # Maximum length of a cookie's Path in characters. Browsers replace a longer one by the folder of the request, which may
 # be above the app's path.
-MOST_PATH = 1024
+MAX_PATH = 1024
 SET_BY_SERVICE = frozenset({"x-request-id", "server", "date"})
 
 NEVER_ANSWERED = HOP_BY_HOP | SET_BY_SERVICE | FOR_PROXIES
@@ -188,11 +186,11 @@ def read_head(data: bytes, address: RequestAddress) -> AnswerHead:
         raise BadAnswer(f"its status {status!r} is not between 200 and 599")
     headers = tuple(answer_headers(sent, address))
     return AnswerHead(
-        status, _framed(headers) if status == RESET_CONTENT else headers, _declared_length(sent)
+        status, _without_body(headers) if status == RESET_CONTENT else headers, _declared_length(sent)
     )
 
 
-def _framed(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+def _without_body(headers: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
     """Return the headers of a 205 answer, with a length of 0.
 
     Browsers end a 205 at its head, whatever its length, and HTTP servers do not. A browser would read the bytes of a
@@ -259,12 +257,12 @@ def _below(mount: str, path: str) -> str:
     if not path.startswith("/") or path == "/":
         return mount
     inner = path if path == mount or path.startswith(mount + "/") else mount + path
-    return inner if len(inner) <= MOST_PATH else mount
+    return inner if len(inner) <= MAX_PATH else mount
 
 
 def _check_headers(sent: Sequence[tuple[Any, Any]]) -> None:
-    if len(sent) > MOST_HEADERS:
-        raise BadAnswer(f"it has more than {MOST_HEADERS} headers")
+    if len(sent) > MAX_HEADERS:
+        raise BadAnswer(f"it has more than {MAX_HEADERS} headers")
     size = 0
     for name, value in sent:
         if not isinstance(name, str) or not TOKEN.fullmatch(name):
@@ -272,8 +270,8 @@ def _check_headers(sent: Sequence[tuple[Any, Any]]) -> None:
         if not isinstance(value, str) or not VALUE.fullmatch(value):
             raise BadAnswer(f"the header {name:.100} has characters that are not allowed")
         size += len(name) + len(value)
-    if size > MOST_BYTES:
-        raise BadAnswer(f"its headers have more than {MOST_BYTES} bytes")
+    if size > MAX_BYTES:
+        raise BadAnswer(f"its headers have more than {MAX_BYTES} bytes")
 
 
 def _declared_length(sent: Sequence[tuple[str, str]]) -> int | None:

@@ -21,7 +21,7 @@ from werkzeug.wsgi import get_content_length
 
 from shared.errors import Forbidden
 from shared.hosts import exchanges
-from shared.hosts.exchanges import BODY, CLOSE, END, FAILED, HEAD, Exchange, Lost
+from shared.hosts.exchanges import BODY, END, FAILED, HEAD, Exchange, Lost
 from web.deployment_api.user_app import heads, sockets
 from web.deployment_api.user_app.heads import AnswerHead, AppResponse, BadAnswer, read_head
 from web.deployment_api.user_app.waiting import ANSWER_SECONDS, RAISED, Part, Waiting, translated_failures
@@ -86,10 +86,10 @@ class _Request:
     def __init__(self, resources: ExitStack) -> None:
         self._address, self._deployment, self._resources = address(), unchecked_deployment(), resources
         self._waiting = Waiting()
-        self._most_bytes = current_app.config["MAX_CONTENT_LENGTH"]
+        self._max_bytes = current_app.config["MAX_CONTENT_LENGTH"]
         self._is_head = request.method == "HEAD"
         self._sent_at = time.monotonic()
-        self._watch = ClientWatch(request.environ.get("gunicorn.socket"), self._look)
+        self._watch = ClientWatch(request.environ.get("gunicorn.socket"), self._on_readable)
         resources.callback(self._watch.stop)
 
     def response(self) -> Response:
@@ -110,9 +110,8 @@ class _Request:
         chunks = self._chunks(exchange.parts(), head)
         return AppResponse(head, sse.Stream(chunks, holds=self._resources.pop_all(), on_disconnect=None))
 
-    # The request's body.
-
     def _send(self, exchange: Exchange, body: bytes | None) -> None:
+        """Send the whole `body`; without it, start sending the request's body as it arrives."""
         if body is not None:
             if body:
                 exchange.send(BODY, body)
@@ -127,7 +126,7 @@ class _Request:
     def _send_all(self, exchange: Exchange, source: Body) -> None:
         """Send the body as it arrives, in a greenlet of its own. An error ends the wait for the answer."""
         try:
-            for data in _pieces(source, self._most_bytes):
+            for data in _pieces(source, self._max_bytes):
                 began = time.monotonic()
                 exchange.send(BODY, data)
                 self._sent_at = time.monotonic()
@@ -142,39 +141,34 @@ class _Request:
         else:
             self._watch.start()
 
-    def _look(self) -> None:
-        """Called from gevent's event loop when the socket becomes readable.
-
-        Either the client has disconnected, or it has sent its next request.
-        """
-        if self._watch.has_left():
+    def _on_readable(self) -> None:
+        """End the wait if the client has disconnected. Otherwise the readable data is its next request."""
+        if self._watch.has_disconnected():
             self._waiting.end(sse.ClientGone())
 
-    # The answer.
-
     def _head(self, exchange: Exchange) -> AnswerHead | Response:
+        """Wait for the head of the answer. Each part of the body that is sent restarts the timeout. Raises TimeoutError."""
         while True:
-            left = self._sent_at + ANSWER_SECONDS - time.monotonic()
-            if left <= 0:
+            seconds_left = self._sent_at + ANSWER_SECONDS - time.monotonic()
+            if seconds_left <= 0:
                 raise TimeoutError
             try:
-                part = self._waiting.next(exchange.parts(timeout_seconds=left))
+                part = self._waiting.next(exchange.parts(timeout_seconds=seconds_left))
             except TimeoutError:
-                continue
+                continue  # a part of the body may have been sent meanwhile
             return self._read(part)
 
     def _read(self, part: Part | None) -> AnswerHead | Response:
-        kind, data = part or (CLOSE, b"")
+        """Return the head in the first part, or a 500 if the app raised. Raises BadAnswer."""
+        if part is None:
+            raise BadAnswer("it ended without a head")
+        kind, data = part
         if kind == HEAD:
             return read_head(data, self._address)
         if kind == FAILED:
             log.warning("the app of %s raised: %s", self._deployment.name, _message(data))
             return answer(HTTPStatus.INTERNAL_SERVER_ERROR, RAISED)
-        raise (
-            BadAnswer("it ended without a head")
-            if part is None
-            else BadAnswer("it did not begin with a head")
-        )
+        raise BadAnswer("it did not begin with a head")
 
     def _chunks(self, parts: Iterator[Part], head: AnswerHead) -> Generator[bytes]:
         yield sse.HEADERS
@@ -184,7 +178,7 @@ class _Request:
                 part = self._waiting.next(parts)
             except (Lost, HTTPException) as error:
                 raise sse.cut_off(f"the app's answer was cut off: {error}") from error
-            if self._watch.has_left():
+            if self._watch.has_disconnected():
                 raise sse.ClientGone
             kind, data = part or (FAILED, b"")
             if kind == BODY:
@@ -206,11 +200,11 @@ def _short_body() -> bytes | None:
     return b"".join(_pieces(request.environ["wsgi.input"], length)) if length <= PART_BYTES else None
 
 
-def _pieces(source: Any, most_bytes: int) -> Iterator[bytes]:
+def _pieces(source: Any, max_bytes: int) -> Iterator[bytes]:
     received = 0
     while data := source.read(PART_BYTES):
         received += len(data)
-        if received > most_bytes:
+        if received > max_bytes:
             raise RequestEntityTooLarge
         yield data
 

@@ -29,7 +29,7 @@ from web.http.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, U
 log = logging.getLogger(__name__)
 
 REFUSED = "Forbidden"
-MOST_REFUSAL_BYTES = 64 * 1024
+MAX_REFUSAL_BYTES = 64 * 1024
 REASON_BYTES = 123  # maximum length of a close reason
 RESERVED_CODES = frozenset({1005, 1006, 1015})  # reserved: no close frame may carry them
 
@@ -52,7 +52,7 @@ class _Socket:
         self._name = unchecked_deployment().name
         self._waiting = Waiting()
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
-        self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
+        self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._on_readable)
         resources.callback(self._watch.stop)
 
     def response(self) -> Response:
@@ -62,11 +62,9 @@ class _Socket:
             self._watch.start()
             return self._accept_or_refuse(exchange)
 
-    def _look(self) -> None:
-        if self._watch.has_left():
+    def _on_readable(self) -> None:
+        if self._watch.has_disconnected():
             self._waiting.end(sse.ClientGone())
-
-    # The handshake.
 
     def _accept_or_refuse(self, exchange: Exchange) -> Response:
         kind, data = self._waiting.next(exchange.parts(timeout_seconds=ANSWER_SECONDS)) or (CLOSE, b"")
@@ -88,7 +86,7 @@ class _Socket:
         connection, opened = self._opening.accept(subprotocol, headers)
         self._watch.stop()
         client = request.environ[websocket.GATEWAY_SOCKET]
-        socket = WebSocket(client, connection, opened, most_bytes=MOST_BYTES, takes_binary=True)
+        socket = WebSocket(client, connection, opened, max_bytes=MOST_BYTES, takes_binary=True)
         steps = self._steps(exchange, socket)
         return Upgraded(SocketStream(socket, steps, holds=self._resources.pop_all()))
 
@@ -100,14 +98,12 @@ class _Socket:
             if kind != BODY:
                 break
             body += piece
-            if len(body) > MOST_REFUSAL_BYTES:
+            if len(body) > MAX_REFUSAL_BYTES:
                 raise BadAnswer("its refusal is too long")
         body = body if head.has_body else b""
         response = ForeignResponse(body, status=head.status, headers=Headers(head.headers))
         response.headers["Content-Length"] = str(len(body))
         return response
-
-    # Messages.
 
     def _steps(self, exchange: Exchange, socket: WebSocket) -> Generator[bytes]:
         """Serve the socket until it is closed. Raises Closed and Stopping.

@@ -1,8 +1,7 @@
 """The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
 
-Versions 1.0 and 0.3 are served side by side. The caller is `web.gate.context.caller()`, as in all other interfaces. `following`
-and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller. `incoming` makes the request for a
-run of a message.
+Versions 1.0 and 0.3 are served side by side. `incoming` turns a message into the request for a run. `follow` and
+`shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ V1, V03 = Version1(), Version03()
 
 
 class Method(NamedTuple):
-    carry_out: Callable[[AgentCall], Response]
+    execute: Callable[[AgentCall], Response]
     shapes: Version1
     streams: bool = False
 
@@ -166,6 +165,7 @@ def find_card(query: dict[str, Any]) -> Response:
 )
 def call_method(assistant_id: str) -> Response:
     """Send messages; read, list, follow and cancel tasks. The method's name selects protocol version 1.0 or 0.3."""
+    # A denial is an answer of the method called, so it is kept until the call is read. A missing assistant is a 404.
     denied, agent, read = None, {}, None
     try:
         agent, read = _callable_agent(assistant_id)
@@ -184,7 +184,7 @@ def call_method(assistant_id: str) -> Response:
     try:
         if denied is not None:
             raise denied
-        return method.carry_out(AgentCall(agent, call, method.shapes, read))
+        return method.execute(AgentCall(agent, call, method.shapes, read))
     except RpcError as error:
         return _refused(call, error, streams=method.streams)
     except Denied as error:

@@ -45,12 +45,12 @@ class UpdateTimer(sse.HeartbeatTimer):
 
     def quiet_seconds(self) -> float:
         quiet = super().quiet_seconds()
-        return (
-            min(quiet, max(self._sent_at + UPDATE_SECONDS - time.monotonic(), 0.0)) if self.is_owed else quiet
-        )
+        if not self.is_owed:
+            return quiet
+        return min(quiet, max(self._sent_at + UPDATE_SECONDS - time.monotonic(), 0.0))
 
     def take_update(self) -> bool:
-        """Whether an update of the text is due now; restarts the timer if it is."""
+        """Return whether an update of the text is due now. If so, restart the timer."""
         now = time.monotonic()
         if not self.is_owed or now < self._sent_at + UPDATE_SECONDS:
             return False

@@ -168,7 +168,7 @@ def _thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Any:
 
 
 def _waits(thread: Mapping[str, Any]) -> bool:
-    """Whether a graph waits for an answer on the thread."""
+    """Return whether a graph waits for an answer on the thread."""
     return thread["status"] == ThreadStatus.INTERRUPTED and any((thread["interrupts"] or {}).values())
 
 

@@ -32,7 +32,7 @@ from web.deployment_api.protocols.a2a.tasks import (
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
-from web.gate.context import allow, changed, deployment
+from web.gate.context import allow, deployment, metadata_of
 from web.gate.observation import take_slot
 from web.schemas import fields
 
@@ -93,20 +93,20 @@ def _create(agent_call: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId
     return TaskId(created.thread_id, created.run_id)
 
 
-def _reader(agent_call: AgentCall, id: TaskId) -> Follower:
+def _readable_task(agent_call: AgentCall, id: TaskId) -> Follower:
     """Authorize reading a task and return its follower. Raises Denied."""
     return Follower(agent_call, id, visible=allow("threads", "read", thread_id=id.thread_id).filter)
 
 
 def get_task(agent_call: AgentCall) -> Response:
     named = agent_call.call.read(Named)
-    follower = _reader(agent_call, TaskId.parse(named["id"]))
+    follower = _readable_task(agent_call, TaskId.parse(named["id"]))
     return agent_call.answer(agent_call.shapes.task(tasks.of_row(follower.row(), _history(named))))
 
 
 def subscribe(agent_call: AgentCall) -> Response:
     """Stream a task as it is now, then its updates. If the task has ended, the stream has no updates."""
-    follower = _reader(agent_call, TaskId.parse(agent_call.call.read(Named)["id"]))
+    follower = _readable_task(agent_call, TaskId.parse(agent_call.call.read(Named)["id"]))
     take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.id.run_id))
@@ -123,8 +123,8 @@ def subscribe(agent_call: AgentCall) -> Response:
 def cancel_task(agent_call: AgentCall) -> Response:
     """Cancel a task and answer with it when it has ended, or at once if no stream slot is free to wait in."""
     id = TaskId.parse(agent_call.call.read(Named)["id"])
-    which = {"run_ids": [str(id.run_id)], "status": None}
-    granted = allow("threads", "update", thread_id=id.thread_id, action="interrupt", metadata=which)
+    runs = {"run_ids": [str(id.run_id)], "status": None}
+    granted = allow("threads", "update", thread_id=id.thread_id, action="interrupt", metadata=runs)
     follower = Follower(agent_call, id, visible=granted.filter)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id.run_id))
@@ -136,12 +136,12 @@ def cancel_task(agent_call: AgentCall) -> Response:
             raise RpcError(TASK_NOT_CANCELABLE, "The task has ended already") from None
         if stopped.is_over:
             return agent_call.answer(agent_call.shapes.task(follower.ended(None)))
-        if not _may_wait():
+        if not _take_slot_if_free():
             return agent_call.answer(agent_call.shapes.task(tasks.of_row(follower.row())))
         return follower.answer(reader, stack.pop_all(), after=before, shown=agent_call.shapes.task)
 
 
-def _may_wait() -> bool:
+def _take_slot_if_free() -> bool:
     """Take a stream slot. Returns False if none is free.
 
     A client that follows the task in its last slot must still be able to cancel it, so a missing slot is no error here.
@@ -175,7 +175,7 @@ def list_tasks(agent_call: AgentCall) -> Response:
             agent_call.agent["assistant_id"],
             task_filter,
             granted.filter,
-            changed(granted),
+            metadata_of(granted),
         )
     history = _history({**sent, "historyLength": length})
     shown = [

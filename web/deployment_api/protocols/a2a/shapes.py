@@ -72,13 +72,13 @@ class Version1:
         return {"task": self.task(task)}
 
     def status_update(self, task: Task, *, is_last: bool) -> Any:
-        return {"statusUpdate": {**self._place(task), "status": self._status(task)}}
+        return {"statusUpdate": {**self._ids(task), "status": self._status(task)}}
 
     def artifact_update(self, task: Task, artifact: Artifact) -> Any:
         update = {"artifact": self._artifact(artifact), "append": False, "lastChunk": True}
-        return {"artifactUpdate": {**self._place(task), **update}}
+        return {"artifactUpdate": {**self._ids(task), **update}}
 
-    def _place(self, task: Task) -> dict[str, Any]:
+    def _ids(self, task: Task) -> dict[str, Any]:
         return {"taskId": task.id, "contextId": task.context_id}
 
     def _status(self, task: Task) -> dict[str, Any]:
@@ -88,9 +88,9 @@ class Version1:
         return {"state": self._state(task.state), "timestamp": at, **explanation}
 
     def _message(self, message: Message, task: Task, *, names_task: bool = False) -> dict[str, Any]:
-        place = self._place(task) if names_task else {"contextId": task.context_id}
+        ids = self._ids(task) if names_task else {"contextId": task.context_id}
         parts = [self._part(part) for part in message.parts]
-        return {"messageId": message.id, **place, "role": self._role(message.role), "parts": parts}
+        return {"messageId": message.id, **ids, "role": self._role(message.role), "parts": parts}
 
     def _artifact(self, artifact: Artifact) -> dict[str, Any]:
         parts = [self._part(part) for part in artifact.parts]

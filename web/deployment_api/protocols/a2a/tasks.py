@@ -23,7 +23,7 @@ from web.deployment_api.protocols.conversation import is_from_agent, is_from_use
 TASK_NOT_FOUND, TASK_NOT_CANCELABLE, PUSH_NOT_SUPPORTED = -32001, -32002, -32003
 UNSUPPORTED_OPERATION, CONTENT_NOT_SUPPORTED, VERSION_NOT_SUPPORTED = -32004, -32005, -32009
 
-FORM = re.compile(r"([0-9a-fA-F-]{36}):([0-9a-fA-F-]{36})")
+TASK_ID = re.compile(r"([0-9a-fA-F-]{36}):([0-9a-fA-F-]{36})")
 
 
 def unknown_task() -> NotFound:
@@ -38,7 +38,7 @@ class TaskId:
     @classmethod
     def parse(cls, text: str) -> TaskId:
         """Parse the id of a task. Raises NotFound for a text that cannot be one."""
-        match = FORM.fullmatch(text)
+        match = TASK_ID.fullmatch(text)
         try:
             if match is not None:
                 return cls(UUID(match[1]), UUID(match[2]))
@@ -53,7 +53,7 @@ class TaskId:
 RESPONSE, QUESTION = "Assistant Response", "Interrupt"
 INTERRUPTS = "__interrupt__"
 
-Listed = list[dict[str, Any]]
+Messages = list[dict[str, Any]]
 
 
 class ShownHistory:
@@ -65,7 +65,7 @@ class ShownHistory:
     def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
         self._scope, self._length = scope, length
 
-    def of(self, row: Row, listed: Listed, task_messages: Listed) -> list[Message]:
+    def of(self, row: Row, listed: Messages, task_messages: Messages) -> list[Message]:
         kept = task_messages if self._scope == TASK_ALONE else listed
         shown = [_message(message, at) for at, message in enumerate(kept) if _is_shown(message)]
         if row["state"] in (SUBMITTED, WORKING):
@@ -117,7 +117,7 @@ def ended(row: Row, last: Event | None) -> Row:
     return {**row, **changes}
 
 
-def _task_messages(row: Row, listed: Listed) -> Listed:
+def _task_messages(row: Row, listed: Messages) -> Messages:
     """Return the messages that a task has added to its thread, up to the next message of a user.
 
     They begin with the message that started the task, or after the question that the task answers.
@@ -130,11 +130,11 @@ def _task_messages(row: Row, listed: Listed) -> Listed:
         start = ids.index(origin["after"]) + 1
     else:
         return []
-    persons = (at for at in range(start + 1, len(listed)) if is_from_user(listed[at]))
-    return listed[start : next(persons, len(listed))]
+    by_users = (at for at in range(start + 1, len(listed)) if is_from_user(listed[at]))
+    return listed[start : next(by_users, len(listed))]
 
 
-def _first_message(row: Row) -> Listed:
+def _first_message(row: Row) -> Messages:
     """Return the message that started a task. The thread's values do not contain it before the task ends."""
     return messages_of(row["input"])
 
@@ -150,7 +150,7 @@ def _message(message: dict[str, Any], at: int) -> Message:
     return Message(id=str(message.get("id") or f"message-{at}"), role=role, parts=parts)
 
 
-def _status_message(row: Row, interrupts: Listed) -> Message | None:
+def _status_message(row: Row, interrupts: Messages) -> Message | None:
     if row["state"] == FAILED:
         error = row["error"] or {}
         text = f"Error executing assistant: {error.get('error')}: {error.get('message')}"
@@ -162,7 +162,7 @@ def _status_message(row: Row, interrupts: Listed) -> Message | None:
     return Message(id=f"{row['run_id']}-status", role=AGENT, parts=[{"text": text}])
 
 
-def _artifacts(row: Row, task_messages: Listed, interrupts: Listed) -> Sequence[Artifact]:
+def _artifacts(row: Row, task_messages: Messages, interrupts: Messages) -> Sequence[Artifact]:
     if row["state"] == INPUT_REQUIRED:
         question: list[Part] = [{"data": {"interrupts": interrupts}}]
         return [_artifact(row, QUESTION, question)]
@@ -170,16 +170,16 @@ def _artifacts(row: Row, task_messages: Listed, interrupts: Listed) -> Sequence[
     return [_artifact(row, RESPONSE, parts)] if parts else []
 
 
-def _response(row: Row, task_messages: Listed) -> list[Part]:
+def _response(row: Row, task_messages: Messages) -> list[Part]:
     """Return the last text of the assistant, or the values that it returned if they are not a conversation."""
     listed = task_messages or (messages_of(row["values"]) if row["is_newest"] else [])
     text = next((text_of(m) for m in reversed(listed) if is_from_agent(m)), "")
     if text:
         return [{"text": text}]
     values = row["values"] if row["is_newest"] else None
-    return (
-        [{"data": values if isinstance(values, dict) else {"values": values}}] if values is not None else []
-    )
+    if values is None:
+        return []
+    return [{"data": values if isinstance(values, dict) else {"values": values}}]
 
 
 def _artifact(row: Row, name: str, parts: list[Part]) -> Artifact:
