@@ -216,7 +216,7 @@ class Upkeep:
             else:
                 following = finish.finish_runs(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
-        run_trace.ended(run, end.status)
+        run_trace.write_run_span(run, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             payloads.append(events.payload("error", dumps(end.error).encode()))
