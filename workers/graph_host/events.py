@@ -44,7 +44,9 @@ class StreamRequest:
 
     modes: frozenset[str]
     subgraphs: bool = False
-    parts: bool = False  # send messages as the text so far; possibly besides tuples, for different readers
+    partial_messages: bool = (
+        False  # send messages as their text so far; another reader may request tuples besides
+    )
     traced: bool = False  # report to the runner when nodes begin and end
 
     @classmethod
@@ -96,7 +98,7 @@ class EventWriter:
         self._handlers |= {mode: handler for mode, handler in optional.items() if mode in self._modes}
         if "messages-tuple" in self._modes:
             both = self._on_both_messages
-            self._handlers["messages"] = both if request.parts else self._on_message_tuple
+            self._handlers["messages"] = both if request.partial_messages else self._on_message_tuple
         elif "messages" in self._modes:
             self._handlers["messages"] = self._on_message
         if "lifecycle" in self._modes and request.subgraphs:
@@ -155,7 +157,7 @@ class EventWriter:
     def write(self, ns: Namespace, mode: str, payload: Any) -> None:
         """Write the events of one chunk of the graph's stream."""
         if ns and self._alive is not None:
-            self._begun(ns, self._alive)
+            self._begin_subgraphs(ns, self._alive)
         handler = self._handlers.get(mode)
         if handler is not None:
             handler(ns, payload)
@@ -278,9 +280,9 @@ class EventWriter:
         if inner is None:
             return
         if payload.get("error"):
-            self._lived(inner, "failed", error_text(payload["error"]))
+            self._write_lifecycle(inner, "failed", error_text(payload["error"]))
         else:
-            self._lived(inner, "interrupted" if payload.get("interrupts") else "completed")
+            self._write_lifecycle(inner, "interrupted" if payload.get("interrupts") else "completed")
 
     def _on_traced(self, ns: Namespace, payload: dict[str, Any]) -> None:
         """Report to the runner that a node begins or ends. The runner creates a span from it."""
@@ -295,20 +297,20 @@ class EventWriter:
         }
         self._connection.send(frames.NODE, self._id, dumps(frame))
 
-    def _begun(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
+    def _begin_subgraphs(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
         for depth in range(1, len(ns) + 1):
             task = ns[depth - 1].rpartition(":")[2]
             if task not in alive:
                 alive[task] = ns[:depth]
-                self._lived(ns[:depth], "started")
+                self._write_lifecycle(ns[:depth], "started")
 
     def end_subgraphs(self, event: str) -> None:
         """Write end events of the subgraphs whose tasks have not ended, as the run ends; the innermost first."""
         for ns in sorted((self._alive or {}).values(), key=len, reverse=True):
-            self._lived(ns, event)
+            self._write_lifecycle(ns, event)
         self._alive = None
 
-    def _lived(self, ns: Namespace, event: str, error: str | None = None) -> None:
+    def _write_lifecycle(self, ns: Namespace, event: str, error: str | None = None) -> None:
         data: dict[str, Any] = {"event": event, "namespace": list(ns)}
         if error is not None:
             data["error"] = error
@@ -322,7 +324,7 @@ class EventWriter:
             inner = _public(payload["payload"])
             inner["checkpoint"] = coordinates(inner.get("config"))
             inner["parent_checkpoint"] = coordinates(inner.get("parent_config"))
-            inner["tasks"] = [_with_place(task) for task in inner.get("tasks") or ()]
+            inner["tasks"] = [_with_checkpoint(task) for task in inner.get("tasks") or ()]
             payload = {**payload, "payload": inner}
         elif payload["type"] == "task_result":
             payload = {**payload, "payload": with_masked_error(payload["payload"])}
@@ -366,7 +368,7 @@ def _is_shown(name: str) -> bool:
     return not name.startswith("__") and name not in PRIVATE
 
 
-def _with_place(task: dict[str, Any]) -> dict[str, Any]:
+def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
     """Return a task of a checkpoint. A subgraph's task has `checkpoint`, the place of its checkpoints, not `state`."""
     state = task.get("state")
     rest = {key: value for key, value in task.items() if key != "state"}
