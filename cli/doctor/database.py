@@ -262,10 +262,10 @@ def _clock(database: Database) -> Finding:
     away = database.behind_seconds
     if abs(away) < CLOCK_SECONDS:
         return ok("clock", f"within {CLOCK_SECONDS:g} s of the database's")
-    is_behind = "behind" if away > 0 else "ahead of"
+    relation = "behind" if away > 0 else "ahead of"
     return warning(
         "clock",
-        f"{abs(away):.0f} s {is_behind} the database's",
+        f"{abs(away):.0f} s {relation} the database's",
         "Set this machine's clock by NTP: stamps in logs are wrong, leases are the database's and are not.",
     )
 

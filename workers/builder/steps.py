@@ -127,7 +127,7 @@ def execute(
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=partial(sandbox.bound if runs_as_service else sandbox.confine, file_bytes=MAX_DISK_BYTES),
+        preexec_fn=partial(sandbox.confine, file_bytes=MAX_DISK_BYTES, runs_as_service=runs_as_service),
     )
     stream = process.stdout
     assert stream is not None

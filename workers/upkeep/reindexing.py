@@ -82,10 +82,10 @@ def _index_items(index: Any, after: Place) -> Place | None:
 
     Returns None after the last item, or the place where MAX_FAILURES failed in a row.
     """
-    by = store_vectors.digest(index.config)
+    digest = store_vectors.digest(index.config)
     while True:
         with connection() as conn:
-            items = store_vectors.unindexed(conn, index.id, by, after=after, limit=BATCH)
+            items = store_vectors.unindexed(conn, index.id, digest, after=after, limit=BATCH)
         if not items:
             return None
         after = items[-1].path, items[-1].key

@@ -48,7 +48,9 @@ class EntryPoint(Value):
     """A reference to an object of the project. `kind` names the object in errors, like "graph"."""
 
     def __init__(self, kind: str, **kwargs: Any) -> None:
-        super().__init__('None must have the form "./file.py:attribute"', **kwargs)
+        super().__init__(
+            'None must have the form "./file.py:attribute"', **kwargs
+        )  # if it is missing or null
         self.kind = kind
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
@@ -135,7 +137,7 @@ def _is_object(value: Any) -> bool:
 
 def _objects(kind: type) -> Value:
     return Value(
-        "must be as OpenAPI has it",
+        "must have the form that OpenAPI defines",
         lambda value: (
             isinstance(value, kind)
             and all(map(_is_object, value.values() if isinstance(value, dict) else value))
