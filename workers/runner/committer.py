@@ -127,9 +127,12 @@ class Committer:
                 entry.retried = True
             self._entries[:0] = batch
             raise
-        except Exception:  # drop this batch: a bug here must not block every run of the process
+        except Exception:
+            # Drop this batch: a bug here must not block every run of the process. Its runs are fenced, since their later
+            # checkpoints must not be stored without the dropped ones.
             for entry in batch:
                 self._fail(entry, Fenced())
+                entry.owner.fence("a defect of the runner dropped its checkpoints")
             raise
 
     def _commit(self, batch: Sequence[CommitEntry]) -> None:

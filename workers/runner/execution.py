@@ -430,9 +430,7 @@ class HostedRun:
         try:
             ask = orjson.loads(parts[0])
             answer = self.lease.retry(lambda: host_requests.answer_run(self.run, ask))
-        except Unavailable as error:
-            self.refuse(error)
-        except Fenced as error:
+        except (Fenced, Unavailable) as error:  # the lease is lost
             self.fence(error.message)
         except Exception as error:  # outermost frame of the greenlet: the graph would wait forever
             log.warning("run %s: a lookup of its graph failed", self.run.run_id, exc_info=True)
