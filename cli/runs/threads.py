@@ -18,13 +18,8 @@ from cli.runs.transcript import message_of
 app = new_app("List, show and delete threads of a deployment.")
 
 SEARCHED = 1000  # threads that are searched for a part of an id
-SELECTED = [
-    "thread_id",
-    "status",
-    "created_at",
-    "updated_at",
-    "metadata",
-]  # not the values, which may be large
+# Fields of a search, without the values, which may be large.
+SELECTED = ["thread_id", "status", "created_at", "updated_at", "metadata"]
 
 ThreadId = Annotated[
     str | None, typer.Argument(help="Thread: its id or the end of its id. Required.", metavar="THREAD")

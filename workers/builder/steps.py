@@ -23,10 +23,8 @@ from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.isolation import bubblewrap, disk, sandbox, usage
 
-SERVICE_PACKAGES = (
-    Path(workers.__file__).parent,
-    Path(shared.__file__).parent,
-)  # for steps that run modules of the service
+# For steps that run modules of the service.
+SERVICE_PACKAGES = (Path(workers.__file__).parent, Path(shared.__file__).parent)
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_MEMORY_BYTES = 2 * 1024**3

@@ -72,11 +72,11 @@ class EventWriter:
         self._id = id
         self._modes = request.modes
         self._max_bytes = max_bytes
-        self._names: dict[tuple[str, Namespace], bytes] = {}
-        self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}
-        self._described: set[str] = set()
-        self._partial: dict[str, BaseMessageChunk] = {}
-        self._metadata: tuple[Any, bytes] = (None, b"")
+        self._names: dict[tuple[str, Namespace], bytes] = {}  # encoded
+        self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}  # interrupts of this step, by mode
+        self._described: set[str] = set()  # messages whose metadata has been sent
+        self._partial: dict[str, BaseMessageChunk] = {}  # by message, its chunks so far
+        self._metadata: tuple[Any, bytes] = (None, b"")  # of the latest message, and its JSON
         self.shown: Any = None  # the newest `values` that callers see
         self.shown_json: bytes | None = None
         self.shows_state = True  # whether `shown` is the whole state
@@ -87,6 +87,14 @@ class EventWriter:
         # Running subgraphs by the id of their task; None if lifecycle events of subgraphs are not requested.
         self._alive: dict[str, Namespace] | None = None
         self._handlers: dict[str, Handler] = {"values": self._on_values}
+        self._unread: dict[str, Handler] = {}
+        self._add_handlers(request)
+        self.protocol: ProtocolWriter | None = None
+        if PROTOCOL in self._modes:
+            self._join_protocol(ProtocolWriter(self.protocol_log()))
+
+    def _add_handlers(self, request: StreamRequest) -> None:
+        """Add the handlers of the requested modes, and keep those of modes that a later reader may request."""
         optional: dict[str, Handler] = {
             "updates": self._on_updates,
             "custom": self._passed_on("custom"),
@@ -108,12 +116,8 @@ class EventWriter:
             self._handlers["tasks"] = _both(self._handlers.get("tasks"), self._on_traced)
         # A reader may request these modes during the run. With the mode `events` they are not requested in advance,
         # because LangChain's event stream would contain their chunks.
-        self._unread: dict[str, Handler] = {}
         if "events" not in self._modes:
             self._unread = {mode: optional[mode] for mode in UNREAD if mode not in self._handlers}
-        self.protocol: ProtocolWriter | None = None
-        if PROTOCOL in self._modes:
-            self._join_protocol(ProtocolWriter(self.protocol_log()))
 
     @property
     def graph_modes(self) -> list[str]:

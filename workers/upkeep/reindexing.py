@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 AT_ONCE = 4  # deployments
 BATCH = 50  # items of one query
 AGAIN_SECONDS = 600.0  # pause before a completely read deployment is read again
-MAX_FAILURES = (
-    3  # failed items in a row after which the embeddings or their host count as broken until the next round
-)
+# Failed items in a row after which the embeddings or their host count as broken until the next round.
+MAX_FAILURES = 3
 
 Place = tuple[str, str]  # path and key of an item
 

@@ -126,10 +126,7 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     run = {**delivery.run, "status": delivery.status}
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
-    run = {
-        **dict.fromkeys(RUN.columns),
-        **run,
-    }  # an earlier release may have stored the row with fewer columns
+    run = {**dict.fromkeys(RUN.columns), **run}  # an earlier release may have stored fewer columns
     record = {name: value for name, value in RUN.show(run).items() if name not in INTERNAL_FIELDS}
     body: dict[str, Any] = {
         **record,

@@ -48,9 +48,8 @@ class EntryPoint(Value):
     """A reference to an object of the project. `kind` names the object in errors, like "graph"."""
 
     def __init__(self, kind: str, **kwargs: Any) -> None:
-        super().__init__(
-            'None must have the form "./file.py:attribute"', **kwargs
-        )  # if it is missing or null
+        # The error of a missing or null reference.
+        super().__init__('None must have the form "./file.py:attribute"', **kwargs)
         self.kind = kind
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:

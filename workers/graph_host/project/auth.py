@@ -36,7 +36,6 @@ from .users import document_of, user_of
 log = logging.getLogger("runyard")
 
 KEY = "auth.path"
-OPS = frozenset({"authenticate", "authorize"})
 ANY = "*"
 # Longer than the caller's timeout of 10 seconds, so that the caller gives up first.
 ASK_SECONDS = 10.5

@@ -63,9 +63,8 @@ class ModelCalls(BaseCallbackHandler):
     def __init__(self) -> None:
         self.ended: deque[ModelCall] = deque()  # in order; the writer removes them
         self._calls: dict[UUID, ModelCall] = {}
-        self._unstreamed: dict[
-            int, tuple[BaseMessage, ModelCall]
-        ] = {}  # messages not streamed yet, by identity
+        # Messages not streamed yet, by identity.
+        self._unstreamed: dict[int, tuple[BaseMessage, ModelCall]] = {}
         self._nodes: OrderedDict[int, Any] = OrderedDict()  # metadata of nodes, by identity
 
     def call_of(self, message: BaseMessage) -> ModelCall | None:
