@@ -81,7 +81,6 @@ class EventWriter:
         self.shown_json: bytes | None = None
         self.shows_state = True  # whether `shown` is the whole state
         self.states = 0  # number of states seen so far: the initial one, and one per step
-        self.interrupts: list[Any] = []
         self.is_closed = False
         self._tool_names: dict[str, str] = {}
         # Running subgraphs by the id of their task; None if lifecycle events of subgraphs are not requested.
@@ -216,8 +215,6 @@ class EventWriter:
         if not ns:
             self.shown, self.shown_json = payload, data
             self.states += 1
-            if isinstance(payload, dict) and INTERRUPT in payload:
-                self.interrupts = list(payload[INTERRUPT])
 
     def _on_updates(self, ns: Namespace, payload: Any) -> None:
         if isinstance(payload, dict) and payload.get(INTERRUPT):

@@ -80,7 +80,7 @@ class Execution:
         self._is_done = False
         self._graph: Pregel | None = None
         self._task: asyncio.Task[None] | None = None
-        self._giving_up: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.Task[None] | None = None  # the reference keeps the task alive
 
     def start(self) -> asyncio.Task[None]:
         """Create the task that executes the run. The task never raises."""

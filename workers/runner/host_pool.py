@@ -110,6 +110,8 @@ class HostPool:
         Raises HostUnusable if the host cannot be started, and AcquireCancelled if `unless` is set before the host is
         ready. The caller must enter the host at once: the pool may evict it as soon as other greenlets run.
         """
+        if unless.ready():
+            raise AcquireCancelled
         host = self._wait_for_host(revision_id, group, unless, waits_for_slot=not depth)
         if host is None:
             group = reserved(group, depth)
