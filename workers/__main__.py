@@ -27,9 +27,8 @@ from celery.bin.worker import worker  # noqa: E402
 from shared.settings import Settings  # noqa: E402
 from workers.app import app  # noqa: E402
 
-SILENT = (
-    "--without-heartbeat"  # set by the Procfile; disables Celery's own heartbeats, which only its tools read
-)
+# Set by the Procfile. Disables Celery's own heartbeats, which only its tools read.
+SILENT = "--without-heartbeat"
 
 # Celery warns if the service runs as root. The isolation level, logged at startup, already says what that means.
 warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")

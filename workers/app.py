@@ -31,7 +31,7 @@ settings = Settings.from_env(os.environ)
 app = celery_app.configure(
     settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0",
     pool=settings.pool,
-    tells_events=settings.celery_control,
+    sends_events=settings.celery_control,
 )
 app.conf.update(imports=["workers.tasks"])
 
@@ -113,7 +113,7 @@ def drain(number: signal.Signals) -> None:
 
     if state.should_stop is None:
         state.should_stop = os.EX_OK
-        log.info("%s: takes nothing new, ends when its work has", number.name)
+        log.info("%s: accepting no new work, exiting when the current work has ended", number.name)
         tasks.process.drain()
 
 

@@ -60,22 +60,22 @@ class TimedScheduler(Scheduler):
         try:
             self.apply_async(entry, producer=producer, advance=False)
         except SchedulingError as error:
-            self._lose_redis(error)
+            self._report_outage(error)
         else:
-            self._find_redis()
+            self._report_return()
 
     def _ensure_connected(self) -> Any:
         """Wait for Redis. Celery's own method would log a line for each attempt."""
         return self.connection.ensure_connection(
-            lambda error, interval: self._lose_redis(error), self.app.conf.broker_connection_max_retries
+            lambda error, interval: self._report_outage(error), self.app.conf.broker_connection_max_retries
         )
 
-    def _lose_redis(self, error: Exception) -> None:
+    def _report_outage(self, error: Exception) -> None:
         if not self.is_cut_off:
             self.is_cut_off = True
-            log.warning("Redis is away, nobody is notified until it is back: %s", error)
+            log.warning("Redis is unreachable, upkeep gets no notifications until it returns: %s", error)
 
-    def _find_redis(self) -> None:
+    def _report_return(self) -> None:
         if self.is_cut_off:
             self.is_cut_off = False
             log.info("Redis is back")

@@ -17,11 +17,11 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)  # only the first
 
 
 def configure(
-    redis_url: str, *, pool: str = "default", tells_events: bool = False, app: Celery = celery
+    redis_url: str, *, pool: str = "default", sends_events: bool = False, app: Celery = celery
 ) -> Celery:
     """Configure a Celery app, by default the process's own, for the broker. Comments give the reason for each value.
 
-    `tells_events`: its workers send task events to Celery's own tools.
+    `sends_events`: its workers send task events to Celery's own tools.
     """
     app.__dict__.pop("amqp", None)  # its producers would keep their old broker address
     app.conf.update(
@@ -49,7 +49,7 @@ def configure(
         accept_content=["json"],  # no pickle from the broker
         task_serializer="json",
         worker_hijack_root_logger=False,
-        worker_send_task_events=tells_events,
+        worker_send_task_events=sends_events,
         worker_enable_remote_control=False,  # workers.consumer does it where the setting enables it
         task_create_missing_queues=True,  # queues of other pools
         task_default_queue=broker.BUILDS,

@@ -4,11 +4,10 @@ Anyone who can write to Redis can put anything into a queue. Celery and kombu re
 of them an unreadable message ends the consumer. The transport drops such messages before Celery sees them. A flood of
 them must not fill the disk with log lines: of a burst the 1st, 10th, 100th … are logged.
 
-Task messages have no acknowledgement, revocation or results, only arguments for the call of a task. Queues do not track
-delivered messages (`shared/infra/broker.py`), but kombu's Redis transport would still ask Redis to delete each one.
-That is a round-trip per message, from a pool of ten connections that a burst exhausts. Celery's request and trace of
-each task serve results, retries, limits and events. Only the events are used here, and only if Celery's tools are
-enabled.
+A message is a task's name and its arguments. Messages are neither acknowledged nor revoked, and have no results. Queues
+do not track delivered messages (`shared/infra/broker.py`), but kombu's Redis transport would still ask Redis to delete
+each one: a round-trip per message, from a pool of ten connections that a burst exhausts. Celery's request and trace of
+each task serve results, retries, limits and events. Only the events are used here, if Celery's tools are enabled.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEATS_A_CANARY = 2
 DEAD_SECONDS = 60.0
-DEAD_CANARIES = 4  # unanswered ones: those lost by a broker that restarted do not count
+DEAD_CANARIES = 4  # unanswered in a row; a broker that restarted may have lost one or two
 
 
 class Process(Protocol):
@@ -145,7 +145,7 @@ class HeartbeatSender:
         try:
             self.send()
         except (Unavailable, *STATEMENT_ERRORS) as error:
-            log.warning("the row of this worker waits: %s", error)
+            log.warning("the row of this worker is not written now: %s", error)
 
     def send(self) -> None:
         """Write this process's row, and drain the process if an operator requested it."""

@@ -18,7 +18,7 @@ from workers.builder.python import toolchain
 from workers.isolation import levels
 
 
-def look(settings: Settings) -> dict[str, Any]:
+def report(settings: Settings) -> dict[str, Any]:
     """Return the isolation level, the obstacles to a better one, and the Python interpreters."""
     tools = {"refusal": "", "pythons": pythons(settings), "uv": _uv_version()}
     try:
@@ -53,4 +53,4 @@ def _uv_version() -> str:
 
 if __name__ == "__main__":
     settings = Settings.from_env(os.environ)
-    print(json.dumps(look(dataclasses.replace(settings, data_dir=Path(sys.argv[1])))))  # noqa: T201
+    print(json.dumps(report(dataclasses.replace(settings, data_dir=Path(sys.argv[1])))))  # noqa: T201

@@ -26,7 +26,7 @@ def begin(run: Claimed) -> RunTrace | None:
     return None if tracing.tracer() is None else RunTrace(run)
 
 
-def ended(run: Claimed, status: str, error: str | None = None) -> None:
+def write_run_span(run: Claimed, status: str, error: str | None = None) -> None:
     """Write the span of an ended run, from its creation until now."""
     tracer = tracing.tracer()
     if tracer is None:
@@ -35,7 +35,7 @@ def ended(run: Claimed, status: str, error: str | None = None) -> None:
         f"run {run.graph_id}",
         kind="consumer",
         parent=trace_context.of_kwargs(run.kwargs),
-        context=_place(run),
+        context=_context_of(run),
         at_ns=_created_ns(run),
         runyard__status=status,
         runyard__attempts=run.attempt,
@@ -55,7 +55,7 @@ def _of_run(run: Claimed) -> dict[str, Any]:
     }
 
 
-def _place(run: Claimed) -> Context:
+def _context_of(run: Claimed) -> Context:
     tracer = tracing.tracer()
     is_sampled = tracer is None or tracer.samples(run.run_id.int)
     return trace_context.of_run(run.run_id, trace_context.of_kwargs(run.kwargs), is_sampled=is_sampled)
@@ -73,12 +73,12 @@ class RunTrace:
         tracer = tracing.tracer()
         assert tracer is not None
         self._tracer = tracer
-        place = _place(run)
+        context = _context_of(run)
         if run.attempt == 1:
-            tracer.start("wait", parent=place, at_ns=_created_ns(run)).end()
+            tracer.start("wait", parent=context, at_ns=_created_ns(run)).end()
         self._span = tracer.start(
             f"attempt {run.attempt}",
-            parent=place,
+            parent=context,
             runyard__attempt=run.attempt,
             runyard__worker=run.owner,
             **_of_run(run),
@@ -88,7 +88,7 @@ class RunTrace:
         self._error: str | None = None
 
     @property
-    def place(self) -> Context:
+    def context(self) -> Context:
         """The trace context in which the graph's own spans belong."""
         return self._span.context
 

@@ -1,6 +1,6 @@
-"""The Celery tasks: each is a name and one call.
+"""The parts of a worker process (`WorkerProcess`), and the Celery tasks: each is a name and one call to a part.
 
-A task claims its rows first and skips those that another worker has claimed. Celery retries nothing.
+The called part claims rows first and skips those that another worker has claimed. Celery retries nothing.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class WorkerProcess:
 
     def figures(self) -> Mapping[str, Any]:
         if self.runner is not None:
+            self.runner.learn_limits()  # with each heartbeat
             return self.runner.figures()
         return {"slots": self._slots, "running": self.builder.building if self.builder is not None else 0}
 

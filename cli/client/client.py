@@ -57,8 +57,8 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         self._key = ApiKey(key, "") if isinstance(key, str) else key
-        who = {"X-Api-Key": self._key.text} | ({"X-Tenant-Id": tenant} if tenant else {})
-        self.headers = {**who, **(more_headers or {})}
+        identity = {"X-Api-Key": self._key.text} | ({"X-Tenant-Id": tenant} if tenant else {})
+        self.headers = {**identity, **(more_headers or {})}
         self._has_answered = False
         try:
             self._http = httpx.Client(
@@ -198,7 +198,7 @@ class Client:
                     where = slot["upload_url"].partition("?")[0].rpartition("/")[0]
                     raise CommandFailed(f"The upload to {where} failed: {error}") from error
             else:
-                if not _is_passing(answer, True) or attempt == UPLOAD_TRIES:
+                if not _is_transient(answer, True) or attempt == UPLOAD_TRIES:
                     _require_success(answer, what="The upload")
                     return slot["object_path"]
             time.sleep(PAUSE_SECONDS * attempt)
@@ -246,10 +246,10 @@ class Client:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 # A service that has never answered probably has another address, so retrying is useless.
                 if attempt == TRIES or not repeat or not self._has_answered:
-                    raise CommandFailed(self._silence(error)) from error
+                    raise CommandFailed(self._why_unreachable(error)) from error
             else:
                 self._has_answered = True
-                if not _is_passing(answer, repeat) or attempt == TRIES:
+                if not _is_transient(answer, repeat) or attempt == TRIES:
                     return self._content(answer)
                 pause = max(pause, _retry_after(answer))
             time.sleep(min(pause, LONGEST_PAUSE_SECONDS))
@@ -266,7 +266,7 @@ class Client:
                 f"{answer.request.url} answers with something that is not JSON. Is this the service's address?"
             ) from error
 
-    def _silence(self, error: Exception) -> str:
+    def _why_unreachable(self, error: Exception) -> str:
         if isinstance(error, httpx.UnsupportedProtocol):
             return f"{self.url!r} is not the address of a service: it must begin with http:// or https://."
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -302,7 +302,8 @@ def _parts(archive: BinaryIO, sent: Callable[[int], None] | None) -> Iterator[by
             sent(done)
 
 
-def _is_passing(answer: httpx.Response, repeat: bool) -> bool:
+def _is_transient(answer: httpx.Response, repeat: bool) -> bool:
+    """Whether the call may succeed later. `repeat`: repeating it has no further effect."""
     is_first_under_way = answer.status_code == 409 and "Retry-After" in answer.headers
     return answer.status_code in BUSY or (repeat and (answer.status_code >= 500 or is_first_under_way))
 

@@ -31,12 +31,8 @@ from cli.deployments.target import (
 from cli.output import Column, Output, Row, console, id_column, printable, when
 
 REVISIONS_SHOWN = 5
-ORDINARY = (
-    None,
-    "READY",
-    "AWAITING_DATABASE",
-    "UNUSED",
-)  # statuses that do not say whether a revision serves
+# Statuses that do not say whether a revision serves.
+ORDINARY = (None, "READY", "AWAITING_DATABASE", "UNUSED")
 
 
 @command

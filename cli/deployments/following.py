@@ -68,15 +68,15 @@ class RevisionFollower:
         """Report until the revision has ended. Returns its record. Raises TimedOut."""
         failures = 0
         while failures < STREAM_TRIES:
-            is_whole = self._stream()
-            if is_whole is None:
+            has_reported = self._stream()
+            if has_reported is None:
                 break
             record = self._record()
-            if self._status in REVISION_ENDS and is_whole and not self._has_missed:
+            if self._status in REVISION_ENDS and has_reported and not self._has_missed:
                 return record
             if record["status"] in REVISION_ENDS:
                 break  # the log has the lines that the stream did not deliver
-            failures = 0 if is_whole else failures + 1
+            failures = 0 if has_reported else failures + 1
             if failures:
                 self._pause()
         return self._poll()

@@ -33,9 +33,8 @@ from shared.errors import misspelt
 
 CONFIG = "langgraph.json"
 NAME = "LANGSMITH_DEPLOYMENT_NAME"  # variable of `langgraph deploy`, in the environment or in .env
-CLIENT_VARIABLES = frozenset(
-    {NAME, "RUNYARD_API_KEY", *TENANT_NAMES}
-)  # variables that configure the command line itself
+# Variables that configure the command line itself.
+CLIENT_VARIABLES = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})
 ALWAYS_IGNORED = (
     "__pycache__/ .git/ .venv/ venv/ .env/ node_modules/ .tox/ .mypy_cache/ .ruff_cache/ .pytest_cache/ .runyard/"
     " .langgraph_api/"

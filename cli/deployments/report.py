@@ -20,9 +20,8 @@ from cli.output import console, json_text, printable
 PrintLine = Callable[[str], None]
 Sent = Callable[[int], None]
 
-FAILED_STEP = re.compile(
-    r"step '\w+' failed: "
-)  # log line of the builder; the error at the end states the reason
+# A log line of the builder. The error at the end states the reason.
+FAILED_STEP = re.compile(r"step '\w+' failed: ")
 LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG": "dim"}
 
 

@@ -87,7 +87,7 @@ class Target(Service):
             yield api
 
     @contextmanager
-    def api_and(self, item: str | None, label: str) -> Iterator[tuple[Client, str]]:
+    def api_and_item(self, item: str | None, label: str) -> Iterator[tuple[Client, str]]:
         """Open a client of the deployment's own API. Yields it with the second argument, such as a run's id.
 
         A single argument is the second one. Raises BadUsage if there is none, or if the deployment is given twice.

@@ -167,10 +167,8 @@ def _replica(url: str) -> Finding:
     """Check the read replica. An unreachable one is only a warning, because reads fall back to the primary."""
     import psycopg
 
-    name, advice = (
-        "DATABASE_READ_URL",
-        "Name a streaming standby, or leave it out: the primary is read meanwhile.",
-    )
+    name = "DATABASE_READ_URL"
+    advice = "Name a streaming standby, or leave it out: the primary is read meanwhile."
     try:
         check_address(url, ("postgresql", "postgres"))
         with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, application_name="runyard doctor") as conn:
@@ -247,10 +245,8 @@ def connections(database: Database, started: Formation = ()) -> Finding:
     text = f"{database.usable} usable of {database.most}; {processes} may take {need}"
     if database.others:
         text += f", others have {database.others}"
-    name, advice = (
-        "max_connections",
-        "Raise max_connections of PostgreSQL (a restart), or put PgBouncer before it.",
-    )
+    name = "max_connections"
+    advice = "Raise max_connections of PostgreSQL (a restart), or put PgBouncer before it."
     if database.usable < need:
         return fails(name, text, advice)
     if database.usable < need + database.others:
@@ -262,10 +258,10 @@ def _clock(database: Database) -> Finding:
     away = database.behind_seconds
     if abs(away) < CLOCK_SECONDS:
         return ok("clock", f"within {CLOCK_SECONDS:g} s of the database's")
-    is_behind = "behind" if away > 0 else "ahead of"
+    relation = "behind" if away > 0 else "ahead of"
     return warning(
         "clock",
-        f"{abs(away):.0f} s {is_behind} the database's",
+        f"{abs(away):.0f} s {relation} the database's",
         "Set this machine's clock by NTP: stamps in logs are wrong, leases are the database's and are not.",
     )
 

@@ -40,10 +40,8 @@ STUDIO = "https://smith.langchain.com"
 PEER = "Accepted for compatibility with `langgraph dev`"
 BLOCKING = "No effect: blocking calls are always allowed."
 DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
-DEBOUNCE_MS, LOOK_MS = (
-    300,
-    2000,
-)  # between a change of a file and a deploy; between two comparisons of all files
+# Between a change of a file and a deploy, and between two comparisons of all files.
+DEBOUNCE_MS, LOOK_MS = 300, 2000
 BUILD_STEP = re.compile(r"(?:fetching|resolving|creating an|installing|loading) ")  # the builder's lines
 # Variables of the shell that are ignored: they describe another service, and `runyard dev` starts its own.
 FOREIGN = {

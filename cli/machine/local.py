@@ -82,7 +82,7 @@ def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
             os.fsync(file.fileno())
         draft.rename(path)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be draft: {error.strerror}.") from error
+        raise CommandFailed(f"{path} cannot be written: {error.strerror}.") from error
     return path
 
 

@@ -71,7 +71,7 @@ def read(path: Path = PROJECT / "Procfile") -> list[ProcfileLine]:
     return lines
 
 
-def surroundings(variables: Mapping[str, str]) -> dict[str, str]:
+def base_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that every process needs: search paths of programs and modules, and interpreter options."""
     return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)]),
@@ -132,7 +132,7 @@ def environment_of(line: ProcfileLine, variables: Mapping[str, str]) -> dict[str
             f"{line.name} needs {' and '.join(missing)}: set what is missing, or start the whole service with"
             " `runyard up`."
         )
-    return line.environment({**variables, **_paths(variables, settings), **surroundings(variables)})
+    return line.environment({**variables, **_paths(variables, settings), **base_environment(variables)})
 
 
 def _paths(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:

@@ -278,7 +278,7 @@ class Supervisor:
         A second stop request, such as a second Ctrl-C, ends the wait.
         """
         stopped = list(self._children if children is None else children)
-        patience = max(self._stop_requests, 1)
+        requests = max(self._stop_requests, 1)  # that do not end the wait: those so far, and the first of all
         for child in stopped:
             child.starts_at, child.restarts = None, False
             if child.process is not None:
@@ -288,7 +288,7 @@ class Supervisor:
         while (
             any(child.process for child in stopped)
             and time.monotonic() < deadline
-            and self._stop_requests <= patience
+            and self._stop_requests <= requests
         ):
             self.serve(0.05)
         for child in stopped:

@@ -103,11 +103,11 @@ def _serve(settings: Settings, lines: Lines, on_ready: OnReady, supervisor: Supe
         if supervisor.is_stop_requested:
             return 0
         address_file.write_text(settings.url + "\n")
-        visitor = _Visitor(on_ready, settings, supervisor)
-        visitor.start()
+        ready_thread = _ReadyThread(on_ready, settings, supervisor)
+        ready_thread.start()
         while not supervisor.is_stop_requested:
             supervisor.serve()
-        return visitor.exit_code or 0
+        return ready_thread.exit_code or 0
     finally:
         lines.say("Stopping.")
         address_file.unlink(missing_ok=True)
@@ -286,7 +286,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
     }
-    return {**system.fork_environment(), **os.environ, **procfile.surroundings(os.environ), **resolved}
+    return {**system.fork_environment(), **os.environ, **procfile.base_environment(os.environ), **resolved}
 
 
 def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:
@@ -336,18 +336,18 @@ def _answers(settings: Settings) -> Iterator[bool]:
             yield False
 
 
-class _Visitor(threading.Thread):
+class _ReadyThread(threading.Thread):
     """A thread that runs `on_ready` once the service answers, and stops the service with its exit code."""
 
     def __init__(self, on_ready: OnReady, settings: Settings, supervisor: Supervisor) -> None:
-        super().__init__(name="visitor", daemon=True)
-        self._visit, self._settings, self._supervisor = on_ready, settings, supervisor
+        super().__init__(name="on-ready", daemon=True)
+        self._on_ready, self._settings, self._supervisor = on_ready, settings, supervisor
         self.exit_code: int | None = None
 
     def run(self) -> None:
         code: int | None = 1  # an escaping exception is a bug; it ends the service with a traceback
         try:
-            code = self._visit(self._settings)
+            code = self._on_ready(self._settings)
         finally:
             self.exit_code = code
             if code is not None:

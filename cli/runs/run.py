@@ -220,12 +220,7 @@ def execute(
     except KeyboardInterrupt:
         was_cancelled = True
         if run_ids:
-            try:
-                client.runs.cancel(thread_id, run_ids[0], wait=True)
-            except httpx.HTTPStatusError as refusal:
-                if refusal.response.status_code != HTTPStatus.NOT_FOUND:
-                    raise
-                # The run has ended: the disconnect of the stream may have cancelled it.
+            _cancel(client, thread_id, run_ids[0])
             note("Cancelled.")
     finally:
         wait.cancel()
@@ -236,6 +231,15 @@ def execute(
     lacks_field = _lacks_field(client, assistant, request.body, error)
     run_id = run_ids[0] if run_ids else None
     return RunResult(thread_id, run_id, run["status"], error, interrupts, was_cancelled, lacks_field)
+
+
+def _cancel(client: Any, thread_id: str, run_id: str) -> None:
+    """Cancel the run and wait until it has ended. The disconnect of the stream may have cancelled it already."""
+    try:
+        client.runs.cancel(thread_id, run_id, wait=True)
+    except httpx.HTTPStatusError as refusal:
+        if refusal.response.status_code != HTTPStatus.NOT_FOUND:
+            raise
 
 
 def _explain_wait(client: Any, thread_id: str, run_id: str, note: Callable[[str], None]) -> None:

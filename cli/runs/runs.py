@@ -24,6 +24,7 @@ from cli.deployments.target import Limit, Target, Wide
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, id_column, printable, when
 from cli.runs.threads import find_thread_id
+from cli.runs.transcript import error_text
 
 app = new_app("List, show, cancel and retry runs of a deployment.")
 
@@ -64,7 +65,7 @@ def list_runs(
 @command
 def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) -> None:
     """Show a run: its status, input and error."""
-    with target.api_and(run, "RUN") as (api, text):
+    with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = {**row, **api.get(_path(row))}
         if row["status"] in UNSUCCESSFUL_RUNS and not row.get("error"):
@@ -95,7 +96,7 @@ def cancel(
     thread: Thread = None,
 ) -> None:
     """Cancel a run and wait until it has ended."""
-    with target.api_and(run, "RUN") as (api, text):
+    with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         if row["status"] in RUN_ENDS:
             raise CommandFailed(f"Run {row['run_id']} has ended already: {row['status']}.")
@@ -117,7 +118,7 @@ def retry(
     thread: Thread = None,
 ) -> None:
     """Retry a failed run from its last checkpoint, as a new run on the active revision."""
-    with target.api_and(run, "RUN") as (api, text):
+    with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = api.send("POST", f"{_path(row)}/retry", {"force": force}, repeat=True)
     out.done(f"Run {row['run_id']} is {row['status']}, on thread {row['thread_id']}.", row)
@@ -165,10 +166,7 @@ def _error_record(api: Client, row: Row) -> Any:
 
 def _error_text(row: Row) -> str:
     """Return why a run did not succeed; empty if the record has no error."""
-    error = row.get("error")
-    if isinstance(error, dict):
-        return ": ".join(str(error[key]) for key in ("error", "message") if error.get(key))
-    return str(error or "")
+    return error_text(row.get("error") or "")
 
 
 COLUMNS = (

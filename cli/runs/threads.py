@@ -18,13 +18,8 @@ from cli.runs.transcript import message_of
 app = new_app("List, show and delete threads of a deployment.")
 
 SEARCHED = 1000  # threads that are searched for a part of an id
-SELECTED = [
-    "thread_id",
-    "status",
-    "created_at",
-    "updated_at",
-    "metadata",
-]  # not the values, which may be large
+# Fields of a search, without the values, which may be large.
+SELECTED = ["thread_id", "status", "created_at", "updated_at", "metadata"]
 
 ThreadId = Annotated[
     str | None, typer.Argument(help="Thread: its id or the end of its id. Required.", metavar="THREAD")
@@ -53,7 +48,7 @@ def list_threads(
 @command
 def show(target: Target, out: Output, thread: ThreadId = None) -> None:
     """Show a thread: its status, values and open questions."""
-    with target.api_and(thread, "THREAD") as (api, text):
+    with target.api_and_item(thread, "THREAD") as (api, text):
         row = api.get(f"/threads/{find_thread_id(api, text)}")
     interrupts = (row.get("interrupts") or {}).values()
     facts = {
@@ -77,7 +72,7 @@ def history(
     target: Target, out: Output, thread: ThreadId = None, limit: Limit = 10, wide: Wide = False
 ) -> None:
     """List the checkpoints of a thread, newest first."""
-    with target.api_and(thread, "THREAD") as (api, text):
+    with target.api_and_item(thread, "THREAD") as (api, text):
         path = f"/threads/{find_thread_id(api, text)}/history"
         rows = api.send("POST", path, {"limit": limit}, repeat=True)
     out.rows(rows, CHECKPOINTS, empty="The thread has no checkpoint.", wide=wide)
@@ -87,7 +82,7 @@ def history(
 @command
 def delete(target: Target, out: Output, thread: ThreadId = None, yes: Yes = False) -> None:
     """Delete a thread with its state and runs, after a confirmation."""
-    with target.api_and(thread, "THREAD") as (api, text):
+    with target.api_and_item(thread, "THREAD") as (api, text):
         id = find_thread_id(api, text)
         delete_record(
             out,

@@ -182,7 +182,7 @@ class Transcript:
 
 
 def error_text(data: Any) -> str:
-    """Return an error event's data as a line such as `ValueError: it broke`."""
+    """Return the data of an error event, or a run's error, as a line such as `ValueError: it broke`."""
     if isinstance(data, dict):
         return ": ".join(str(data[name]) for name in ("error", "message") if data.get(name))
     return str(data)

@@ -118,7 +118,7 @@ def test_a_run_is_one_trace_from_its_request_on(api: Api, thread_id: str, collec
     trace.node(b'{"id":"u","name":"deep","within":"t","at":1800000000.6,"ended":false,"error":null}')
     trace.node(b'{"id":"u","name":"deep","within":"t","at":1800000000.7,"ended":true,"error":"no"}')
     trace.node(b'{"id":"t","name":"ask","within":null,"at":1800000001.5,"ended":true,"error":null}')
-    run_trace.ended(actor.run, "success")
+    run_trace.write_run_span(actor.run, "success")
     trace.end()
     flush()
 
@@ -137,7 +137,7 @@ def test_a_run_is_one_trace_from_its_request_on(api: Api, thread_id: str, collec
         "node ask": spans["attempt 1"].span_id,
         "node deep": spans["node ask"].span_id,
     }
-    assert trace.place.traceparent == f"00-{TRACE}-{spans['attempt 1'].span_id}-01"
+    assert trace.context.traceparent == f"00-{TRACE}-{spans['attempt 1'].span_id}-01"
     assert spans["node ask"].ended_ns - spans["node ask"].started_ns == 1_000_000_000
     assert {name for name, span in spans.items() if span.has_failed} == {"node deep"}
     assert own.attributes["runyard.status"] == "success"
@@ -153,7 +153,7 @@ def test_attempts_and_failures_stand_in_the_runs_trace(
     trace = run_trace.begin(actor.run)
     assert trace is not None
     trace.failed("ValueError: boom")
-    run_trace.ended(actor.run, "error", "ValueError: boom")
+    run_trace.write_run_span(actor.run, "error", "ValueError: boom")
     trace.end()
     flush()
 

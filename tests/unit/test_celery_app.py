@@ -88,7 +88,7 @@ def test_an_outage_of_redis_is_one_line_and_its_end_another(redis_url: str, tmp_
 
     assert done.returncode == 0, done.stderr
     said = [line.partition(" ")[2] for line in done.stderr.splitlines()]
-    outage = "WARNING workers.beat: Redis is away, nobody is notified until it is back: "
+    outage = "WARNING workers.beat: Redis is unreachable, upkeep gets no notifications until it returns: "
     back = "INFO workers.beat: Redis is back"
     assert [back if line == back else line[: len(outage)] for line in said] == [outage, back, outage, back], (
         done.stderr

@@ -31,7 +31,7 @@ from shared.infra import broker
 from workers import celery_app, consumer
 
 url, queue, fails, lasts, watched = sys.argv[1:]
-app = celery_app.configure(url, tells_events=bool(watched))
+app = celery_app.configure(url, sends_events=bool(watched))
 worker_init.connect(lambda **_: consumer.install(app), weak=False)
 redis = Redis.from_url(url)
 

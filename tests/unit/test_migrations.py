@@ -175,7 +175,7 @@ def test_the_release_of_the_procfile_ends_but_waits_under_honcho_which_ends_all_
     empty: str,
 ) -> None:
     [release] = [line for line in procfile.read() if line.name == procfile.RELEASE]
-    environment = {**os.environ, **procfile.surroundings(os.environ), "DATABASE_URL": empty}
+    environment = {**os.environ, **procfile.base_environment(os.environ), "DATABASE_URL": empty}
 
     def start(**more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -23,7 +23,7 @@ from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection
 from workers.graph_host.connection import Document
 from workers.graph_host.output import current_run_id
-from workers.graph_host.store import HostStore, MeaningIndex, StoreFailed
+from workers.graph_host.store import HostStore, SemanticIndex, StoreFailed
 from workers.runner import host_requests
 
 SEARCH = {
@@ -312,7 +312,7 @@ class Counting:
 def indexed(deployment: DeploymentRef) -> HostStore:
     with connection() as conn:
         assert store_vectors.prepare(conn), "the embedded PostgreSQL has the extension"
-    index = MeaningIndex(Counting(), {"dims": 3, "fields": ["text", "more[*]"]})  # type: ignore[arg-type]
+    index = SemanticIndex(Counting(), {"dims": 3, "fields": ["text", "more[*]"]})  # type: ignore[arg-type]
     return HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
 
 
@@ -366,7 +366,7 @@ def test_texts_are_embedded_as_the_library_s_own_store_does(
     library = InMemoryStore(index={"dims": 3, "embed": Counting().embed_documents, "fields": fields})  # type: ignore[typeddict-item]
     with connection() as conn:
         store_vectors.prepare(conn)
-    own = HostStore(Runner(deployment.id), None, MeaningIndex(Counting(), config))  # type: ignore[arg-type]
+    own = HostStore(Runner(deployment.id), None, SemanticIndex(Counting(), config))  # type: ignore[arg-type]
     for n, value in enumerate(LIBRARY_VALUES):
         for each in (library, own):
             each.put(("a",), str(n), value, index=index)
@@ -387,14 +387,14 @@ def test_a_put_whose_embedding_fails_stores_nothing(deployment: DeploymentRef, n
         def embed_documents(self, texts: list[str]) -> list[list[float]]:
             return [[number, 0.0, 0.0] for _ in texts]
 
-    own = HostStore(Runner(deployment.id), None, MeaningIndex(Failing(), {"dims": 3}))  # type: ignore[arg-type]
+    own = HostStore(Runner(deployment.id), None, SemanticIndex(Failing(), {"dims": 3}))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not finite"):
         own.put(("a",), "k", {"text": "x"})
     assert own.get(("a",), "k") is None
 
 
 def test_embeddings_of_another_size_are_refused(deployment: DeploymentRef) -> None:
-    index = MeaningIndex(Counting(), {"dims": 4, "fields": ["text"]})  # type: ignore[arg-type]
+    index = SemanticIndex(Counting(), {"dims": 4, "fields": ["text"]})  # type: ignore[arg-type]
     own = HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"an embedding of 3 dimensions: store\.index\.dims says 4"):
         own.put(("a",), "k", {"text": "x"})

@@ -20,8 +20,8 @@ from workers.graph_host.masking import masker
 from workers.runner.event_writer import RunLog, Writer
 
 MAX_LOG_BYTES = 20 * 1024 * 1024
-FLUSH_SECONDS = 0.3
-FLUSHED_SECONDS = 5.0
+FLUSH_SECONDS = 0.3  # interval of storing the collected lines
+EVENTS_SECONDS = 5.0  # how long the end of a build waits until its events are sent
 
 
 class BuildLog:
@@ -59,7 +59,7 @@ class BuildLog:
         self._flusher.join()
         self._flush()
         if self.events.ended:
-            self.events.flushed.wait(FLUSHED_SECONDS)
+            self.events.flushed.wait(EVENTS_SECONDS)
 
     def write(self, level: str, message: str) -> None:
         """Add a message of one or more lines."""
@@ -81,13 +81,13 @@ class BuildLog:
         self._lines.append(line)
         self.events.add(revision_events.log_payload(line))
 
-    def status(self, status: RevisionStatus, message: str | None = None) -> None:
+    def add_status(self, status: RevisionStatus, message: str | None = None) -> None:
         """Add an event with the revision's new status."""
         self.events.add(revision_events.status_payload(status, message))
 
     def end(self, status: RevisionStatus, message: str | None = None) -> None:
         """Add the last status and the end event."""
-        self.status(status, message)
+        self.add_status(status, message)
         self.events.end(revision_events.end_payload(status))
 
     def reserve(self, upto: int) -> bool:

@@ -54,7 +54,7 @@ class Builder:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.writers = Writers(retention_seconds=settings.event_retention_seconds)
-        self._at_work: set[greenlet] = set()
+        self._greenlets: set[greenlet] = set()
         self._is_stopping = False
         self.is_drained = False  # by an operator
 
@@ -79,27 +79,27 @@ class Builder:
     @property
     def building(self) -> int:
         """The number of builds in progress."""
-        return len(self._at_work)
+        return len(self._greenlets)
 
     def stop(self) -> None:
         """Interrupt all builds so that other builders take them over. Returns at once."""
         self._is_stopping = True
-        for worker in tuple(self._at_work):
+        for worker in tuple(self._greenlets):
             gevent.kill(worker, ShuttingDown())
 
     def _build(self, claimed: ClaimedRevision) -> None:
         log.info("revision %s: attempt %d", claimed.revision_id, claimed.attempt)
-        self._at_work.add(gevent.getcurrent())
+        self._greenlets.add(gevent.getcurrent())
         try:
             self._attempt(claimed)
         except ShuttingDown:
             self._give_back(claimed)
         except Fenced:
-            log.warning("revision %s: not attempt %d's any more", claimed.revision_id, claimed.attempt)
+            log.warning("revision %s: attempt %d has lost its lease", claimed.revision_id, claimed.attempt)
         except Unavailable as error:
             log.warning("revision %s: left to the next attempt: %s", claimed.revision_id, error)
         finally:
-            self._at_work.discard(gevent.getcurrent())
+            self._greenlets.discard(gevent.getcurrent())
 
     def _attempt(self, claimed: ClaimedRevision) -> None:
         with Lease(claimed, self.settings.lease_seconds) as lease:
@@ -185,7 +185,7 @@ class _Build:
     def run(self) -> None:
         """Create the environment, inspect the graphs and switch traffic. Raises BuildFailed with the failed step."""
         claimed = self._claimed
-        self.log.status(RevisionStatus(claimed.status))
+        self.log.add_status(RevisionStatus(claimed.status))
         if self._unreadable is not None:
             raise BuildFailed("secrets", self._unreadable.message, status="CREATE_FAILED")
         self._variables = self._secrets
@@ -306,7 +306,7 @@ class _Build:
     def _advance(self, status: RevisionStatus) -> None:
         with connection() as conn:
             revisions.advance(conn, self._claimed, status)
-        self.log.status(status)
+        self.log.add_status(status)
 
     def _switch(self, inspected: Inspected, configs: Configs) -> None:
         """Make this revision serve. One transaction stores its end, graphs, user code, assistants and log."""
@@ -315,7 +315,7 @@ class _Build:
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             revisions.keep_user_code(conn, claimed, inspected.user_code)
-            moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
+            transitions = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
             self._count(conn, RevisionStatus.DEPLOYED)
             name = publish.publish(conn, claimed, inspected.graphs, configs)
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
@@ -324,7 +324,7 @@ class _Build:
         self.log.end(RevisionStatus.DEPLOYED)
         if claimed.preview is None:
             calls.announce(claimed.revision_id, claimed.pool)
-        revision_events.announce(moved)
+        revision_events.announce(transitions)
 
     def _prepare(self) -> None:
         """Start a host of an already built revision before it serves, so that a rollback takes effect quickly."""
@@ -348,12 +348,12 @@ class _Build:
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
-            moved = revisions.end(conn, claimed, status, reason)
+            transitions = revisions.end(conn, claimed, status, reason)
             self._count(conn, status)
             self.log.store(conn)  # in the same transaction: a client that sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
-        revision_events.announce(moved)
+        revision_events.announce(transitions)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
 

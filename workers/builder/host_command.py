@@ -97,7 +97,7 @@ def keep_bytecode(python: Path, package: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=sandbox.bound,
+            preexec_fn=functools.partial(sandbox.confine, runs_as_service=True),
             timeout=COMPILE_SECONDS,
             check=False,
         )

@@ -111,12 +111,12 @@ def inspect(
             effective_http(answer, environment.manifest),
         )
     except HostUnusable as error:
-        is_its_end = error.message == host.died  # the process ended before it could report a reason
-        reason = f"the process that loads them {error.message}" if is_its_end else error.message
+        has_died = error.message == host.died  # before it could report a reason
+        reason = f"the process that loads them {error.message}" if has_died else error.message
         raise BuildFailed(STEP, reason.replace(here, "")) from error
     finally:
         watcher.kill()
-        host.kill("its graphs have been looked at")
+        host.kill("its graphs have been inspected")
         host.wait_output()
     for graph_id, graph in inspected.graphs.items():
         if graph.get("error"):
@@ -226,7 +226,7 @@ def _auth(
         else:
             write_line(
                 "WARNING",
-                f"auth: the handler of {resource!r}, {action!r} is never asked: there is no such action",
+                f"auth: the handler of {resource!r}, {action!r} is never called: there is no such action",
             )
     settings = {name: value for name, value in config.items() if name != "path"}
     return {"parameters": _names(part, "parameters"), "handlers": known, **settings}
@@ -242,7 +242,7 @@ def _app(part: Mapping[str, Any] | None, write_line: WriteLine) -> dict[str, Any
         raise InvalidDescription("its OpenAPI document is no object")
     _names(part, "middleware")
     if not isinstance(part.get("cors"), dict | None):
-        raise InvalidDescription("what it says to browsers is no object")
+        raise InvalidDescription("its CORS settings are no object")
     if openapi is not None and len(orjson.dumps(openapi)) > MAX_OPENAPI_BYTES:
         size = MAX_OPENAPI_BYTES // 1024
         write_line("WARNING", f"http.app: its OpenAPI document is larger than {size} KiB and is left out")
@@ -256,11 +256,11 @@ def _route(route: Any) -> dict[str, Any]:
     path, methods = route.get("path"), route.get("methods")
     is_mount = route["kind"] == "mount"
     if not isinstance(path, str) or len(path) > MAX_PATH or not (path.startswith("/") or is_mount):
-        raise InvalidDescription(f"a route's path is none: {str(path)[:MAX_NAME]!r}")
+        raise InvalidDescription(f"a route's path is not valid: {str(path)[:MAX_NAME]!r}")
     if path.count("{") > MAX_PARAMETERS or path.count(":path}") > 1:
         raise InvalidDescription(f"a route has too many parameters: {path!r}")
     if not isinstance(methods, list) or not all(isinstance(m, str) and METHOD.fullmatch(m) for m in methods):
-        raise InvalidDescription(f"a route's methods are none: {path!r}")
+        raise InvalidDescription(f"a route's methods are not valid: {path!r}")
     return {"path": path, "methods": sorted(set(methods)), "kind": route["kind"]}
 
 
@@ -315,7 +315,7 @@ def earlier_inspection(
         conn, deployment_id=deployment_id, id=revision_id, build_id=build_id, inspector=inspector()
     )
     for row in inspected:
-        if not _has(conn, row["id"], variables):
+        if not _has_variables(conn, row["id"], variables):
             continue
         if described := conn.execute(DESCRIPTIONS, {"id": row["id"]}).mappings().all():
             graphs = {graph["graph_id"]: {name: graph[name] for name in PARTS} for graph in described}
@@ -323,7 +323,7 @@ def earlier_inspection(
     return None
 
 
-def _has(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> bool:
+def _has_variables(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> bool:
     try:
         return secrets.secrets_of(conn, revision_id) == variables
     except Undecryptable:

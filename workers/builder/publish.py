@@ -19,7 +19,7 @@ from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from workers.builder.inspection import PARTS, STEP, Graphs
 
 CONFIGS = "LANGGRAPH_CONFIG"
-OBJECT = '{"agent": {"configurable": {"model": "small"}, "recursion_limit": 50}}'
+EXAMPLE = '{"agent": {"configurable": {"model": "small"}, "recursion_limit": 50}}'
 
 Configs = Mapping[str, dict[str, Any]]  # of default assistants, by graph
 
@@ -62,7 +62,7 @@ def assistant_configs(variables: Mapping[str, str]) -> Configs:
     if holds_nul(configs):
         raise BuildFailed(STEP, f"{CONFIGS} must not hold NUL characters")
     if not isinstance(configs, dict):
-        raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")
+        raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {EXAMPLE}")
     return {graph_id: _config(graph_id, config) for graph_id, config in configs.items()}
 
 
@@ -70,7 +70,7 @@ def _config(graph_id: str, config: Any) -> dict[str, Any]:
     if not isinstance(config, dict) or not all(
         isinstance(config.get(name, {}), dict) for name in ("configurable", "context")
     ):
-        raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")
+        raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {EXAMPLE}")
     if "context" not in config:
         return config
     if "configurable" in config:

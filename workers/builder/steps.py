@@ -23,10 +23,8 @@ from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.isolation import bubblewrap, disk, sandbox, usage
 
-SERVICE_PACKAGES = (
-    Path(workers.__file__).parent,
-    Path(shared.__file__).parent,
-)  # for steps that run modules of the service
+# For steps that run modules of the service.
+SERVICE_PACKAGES = (Path(workers.__file__).parent, Path(shared.__file__).parent)
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_MEMORY_BYTES = 2 * 1024**3
@@ -127,7 +125,7 @@ def execute(
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=partial(sandbox.bound if runs_as_service else sandbox.confine, file_bytes=MAX_DISK_BYTES),
+        preexec_fn=partial(sandbox.confine, file_bytes=MAX_DISK_BYTES, runs_as_service=runs_as_service),
     )
     stream = process.stdout
     assert stream is not None

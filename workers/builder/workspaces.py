@@ -75,10 +75,12 @@ class Workspace:
 
     @property
     def lock(self) -> Path:
+        """The lock file of the process that creates or removes the workspace."""
         return self.root.with_suffix(".lock")
 
     @property
     def use(self) -> Path:
+        """The lock file of the processes that have a graph host in the workspace."""
         return self.root.with_suffix(".use")
 
     @property
@@ -113,7 +115,7 @@ def _locked(path: Path, kind: int) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     while True:
         file = open(path, "a", opener=open_private)  # noqa: SIM115
-        if not _lock(file, kind):
+        if not _try_lock(file, kind):
             file.close()
             gevent.sleep(LOCK_PAUSE_SECONDS)  # a blocking flock would stop every greenlet
         elif _is_same(file, path):
@@ -122,7 +124,7 @@ def _locked(path: Path, kind: int) -> IO[str]:
             file.close()  # the previous holder of the lock has removed the file
 
 
-def _lock(file: IO[str], kind: int) -> bool:
+def _try_lock(file: IO[str], kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -142,7 +144,7 @@ def remove(settings: Settings, build_id: UUID) -> bool:
     workspace = workspace_of(settings, build_id)
     trash = workspace.root.with_name(f"{TRASH}{build_id}-{secrets.token_hex(4)}")
     with exclusive(workspace):
-        with _locked_anew(workspace.use) as is_free:
+        with _try_locked(workspace.use) as is_free:
             if not is_free:
                 return False
             if workspace.root.exists():
@@ -154,10 +156,10 @@ def remove(settings: Settings, build_id: UUID) -> bool:
 
 
 @contextmanager
-def _locked_anew(path: Path) -> Iterator[bool]:
+def _try_locked(path: Path) -> Iterator[bool]:
     """Try to lock a file for the block. Yields whether the lock was free."""
     with open(path, "a", opener=open_private) as file:
-        yield _lock(file, fcntl.LOCK_EX)
+        yield _try_lock(file, fcntl.LOCK_EX)
 
 
 def remove_unneeded(settings: Settings) -> int:

@@ -24,7 +24,7 @@ HIGH_WATER = 1024 * 1024
 BATCH_SECONDS = 0.001
 # How long one loop tick waits for a runner that does not read.
 HOLD_MS = 50
-# How long to wait until the socket is writable before trying to send all the same.
+# Delay of a flush that only marks that data waits for the socket: `_writable` flushes as soon as the socket accepts more.
 IDLE_SECONDS = 3600.0
 READ_BYTES = 256 * 1024
 

@@ -44,7 +44,9 @@ class StreamRequest:
 
     modes: frozenset[str]
     subgraphs: bool = False
-    parts: bool = False  # send messages as the text so far; possibly besides tuples, for different readers
+    partial_messages: bool = (
+        False  # send messages as their text so far; another reader may request tuples besides
+    )
     traced: bool = False  # report to the runner when nodes begin and end
 
     @classmethod
@@ -70,21 +72,28 @@ class EventWriter:
         self._id = id
         self._modes = request.modes
         self._max_bytes = max_bytes
-        self._names: dict[tuple[str, Namespace], bytes] = {}
-        self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}
-        self._described: set[str] = set()
-        self._partial: dict[str, BaseMessageChunk] = {}
-        self._metadata: tuple[Any, bytes] = (None, b"")
+        self._names: dict[tuple[str, Namespace], bytes] = {}  # encoded
+        self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}  # interrupts of this step, by mode
+        self._described: set[str] = set()  # messages whose metadata has been sent
+        self._partial: dict[str, BaseMessageChunk] = {}  # by message, its chunks so far
+        self._metadata: tuple[Any, bytes] = (None, b"")  # of the latest message, and its JSON
         self.shown: Any = None  # the newest `values` that callers see
         self.shown_json: bytes | None = None
         self.shows_state = True  # whether `shown` is the whole state
         self.states = 0  # number of states seen so far: the initial one, and one per step
-        self.interrupts: list[Any] = []
         self.is_closed = False
         self._tool_names: dict[str, str] = {}
         # Running subgraphs by the id of their task; None if lifecycle events of subgraphs are not requested.
         self._alive: dict[str, Namespace] | None = None
         self._handlers: dict[str, Handler] = {"values": self._on_values}
+        self._unread: dict[str, Handler] = {}
+        self._add_handlers(request)
+        self.protocol: ProtocolWriter | None = None
+        if PROTOCOL in self._modes:
+            self._join_protocol(ProtocolWriter(self.protocol_log()))
+
+    def _add_handlers(self, request: StreamRequest) -> None:
+        """Add the handlers of the requested modes, and keep those of modes that a later reader may request."""
         optional: dict[str, Handler] = {
             "updates": self._on_updates,
             "custom": self._passed_on("custom"),
@@ -96,7 +105,7 @@ class EventWriter:
         self._handlers |= {mode: handler for mode, handler in optional.items() if mode in self._modes}
         if "messages-tuple" in self._modes:
             both = self._on_both_messages
-            self._handlers["messages"] = both if request.parts else self._on_message_tuple
+            self._handlers["messages"] = both if request.partial_messages else self._on_message_tuple
         elif "messages" in self._modes:
             self._handlers["messages"] = self._on_message
         if "lifecycle" in self._modes and request.subgraphs:
@@ -106,12 +115,8 @@ class EventWriter:
             self._handlers["tasks"] = _both(self._handlers.get("tasks"), self._on_traced)
         # A reader may request these modes during the run. With the mode `events` they are not requested in advance,
         # because LangChain's event stream would contain their chunks.
-        self._unread: dict[str, Handler] = {}
         if "events" not in self._modes:
             self._unread = {mode: optional[mode] for mode in UNREAD if mode not in self._handlers}
-        self.protocol: ProtocolWriter | None = None
-        if PROTOCOL in self._modes:
-            self._join_protocol(ProtocolWriter(self.protocol_log()))
 
     @property
     def graph_modes(self) -> list[str]:
@@ -155,7 +160,7 @@ class EventWriter:
     def write(self, ns: Namespace, mode: str, payload: Any) -> None:
         """Write the events of one chunk of the graph's stream."""
         if ns and self._alive is not None:
-            self._begun(ns, self._alive)
+            self._begin_subgraphs(ns, self._alive)
         handler = self._handlers.get(mode)
         if handler is not None:
             handler(ns, payload)
@@ -210,8 +215,6 @@ class EventWriter:
         if not ns:
             self.shown, self.shown_json = payload, data
             self.states += 1
-            if isinstance(payload, dict) and INTERRUPT in payload:
-                self.interrupts = list(payload[INTERRUPT])
 
     def _on_updates(self, ns: Namespace, payload: Any) -> None:
         if isinstance(payload, dict) and payload.get(INTERRUPT):
@@ -278,9 +281,9 @@ class EventWriter:
         if inner is None:
             return
         if payload.get("error"):
-            self._lived(inner, "failed", error_text(payload["error"]))
+            self._write_lifecycle(inner, "failed", error_text(payload["error"]))
         else:
-            self._lived(inner, "interrupted" if payload.get("interrupts") else "completed")
+            self._write_lifecycle(inner, "interrupted" if payload.get("interrupts") else "completed")
 
     def _on_traced(self, ns: Namespace, payload: dict[str, Any]) -> None:
         """Report to the runner that a node begins or ends. The runner creates a span from it."""
@@ -295,20 +298,20 @@ class EventWriter:
         }
         self._connection.send(frames.NODE, self._id, dumps(frame))
 
-    def _begun(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
+    def _begin_subgraphs(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
         for depth in range(1, len(ns) + 1):
             task = ns[depth - 1].rpartition(":")[2]
             if task not in alive:
                 alive[task] = ns[:depth]
-                self._lived(ns[:depth], "started")
+                self._write_lifecycle(ns[:depth], "started")
 
     def end_subgraphs(self, event: str) -> None:
         """Write end events of the subgraphs whose tasks have not ended, as the run ends; the innermost first."""
         for ns in sorted((self._alive or {}).values(), key=len, reverse=True):
-            self._lived(ns, event)
+            self._write_lifecycle(ns, event)
         self._alive = None
 
-    def _lived(self, ns: Namespace, event: str, error: str | None = None) -> None:
+    def _write_lifecycle(self, ns: Namespace, event: str, error: str | None = None) -> None:
         data: dict[str, Any] = {"event": event, "namespace": list(ns)}
         if error is not None:
             data["error"] = error
@@ -322,7 +325,7 @@ class EventWriter:
             inner = _public(payload["payload"])
             inner["checkpoint"] = coordinates(inner.get("config"))
             inner["parent_checkpoint"] = coordinates(inner.get("parent_config"))
-            inner["tasks"] = [_with_place(task) for task in inner.get("tasks") or ()]
+            inner["tasks"] = [_with_checkpoint(task) for task in inner.get("tasks") or ()]
             payload = {**payload, "payload": inner}
         elif payload["type"] == "task_result":
             payload = {**payload, "payload": with_masked_error(payload["payload"])}
@@ -366,7 +369,7 @@ def _is_shown(name: str) -> bool:
     return not name.startswith("__") and name not in PRIVATE
 
 
-def _with_place(task: dict[str, Any]) -> dict[str, Any]:
+def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
     """Return a task of a checkpoint. A subgraph's task has `checkpoint`, the place of its checkpoints, not `state`."""
     state = task.get("state")
     rest = {key: value for key, value in task.items() if key != "state"}

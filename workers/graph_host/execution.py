@@ -80,7 +80,7 @@ class Execution:
         self._is_done = False
         self._graph: Pregel | None = None
         self._task: asyncio.Task[None] | None = None
-        self._giving_up: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.Task[None] | None = None  # the reference keeps the task alive
 
     def start(self) -> asyncio.Task[None]:
         """Create the task that executes the run. The task never raises."""
@@ -278,7 +278,7 @@ class Execution:
         self._is_done = True
         self._checkpoints.is_over = True
         try:
-            await self._describe(outcome)
+            await self._add_state(outcome)
         except BaseException as error:  # reading the state runs user code: serializers, reducers, schemas
             log.exception("the state after the run could not be read")
             if outcome.status == "success":
@@ -286,7 +286,7 @@ class Execution:
             outcome.unchanged = True
         self._report(outcome)
 
-    async def _describe(self, outcome: Outcome) -> None:
+    async def _add_state(self, outcome: Outcome) -> None:
         """Fill in the thread's state after the run. Skips reading it if the last streamed values are the state."""
         if self._graph is None or outcome.keeps_thread:
             outcome.unchanged = True

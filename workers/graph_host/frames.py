@@ -9,9 +9,9 @@ Down (runner → host)
                 answers: its record, data, blobs, writes]
     CANCEL      JSON {"action": "interrupt" | "rollback"}
     QUERY       JSON {"op": …} (`queries.py` has the ops); answered by ANSWER with the same id
-    REPLY       parts: JSON {"ask": n}. The answer of `shared.threads.checkpoint_reads.answer` or the result of store
-                operations follows in reply to an ASK. Nothing follows in reply to a CHECKPOINT or WRITES with
-                ask n: the reply means that it and all earlier ones are stored
+    REPLY       parts: JSON {"ask": n}. To an ASK, followed by the answer of `shared.threads.checkpoint_reads.answer` or
+                the result of store operations. To a CHECKPOINT or WRITES with ask n, followed by nothing: that frame
+                and all earlier ones are stored
     PING        empty; answered by PONG
     WIDEN       JSON {"stream_mode": [mode …]}: also send events of these modes from now on, if the run has them
     STOP        empty: finish nothing, start nothing, exit 0
@@ -106,6 +106,7 @@ class Decoder:
         pending = self._pending
         pending += data
         at, end = 0, len(pending)
+        # A view saves copying many pending bytes, but a copy of few is faster to read.
         view = bytes(pending) if end - at < 1 << 20 else memoryview(pending)
         try:
             while end - at >= HEADER.size:

@@ -71,9 +71,10 @@ class Host:
         self._loop.set_default_executor(self._threads)
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
-        self._queries: set[asyncio.Task[None]] = set()
-        self._execution: Any = None  # modules that import langgraph; loaded after its version is checked
-        self._answering: Any = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Modules that import langgraph, whose version is checked first.
+        self._execution: Any = None
+        self._queries: Any = None
         self._connect_loopback: Any = None
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # the store's index, if configured
@@ -116,18 +117,18 @@ class Host:
             if _numbers(installed) < oldest:
                 needed = ".".join(map(str, oldest))
                 message = f"{package} {needed} or newer is needed: the project has {installed or 'none'}"
-                self._unusable("environment", message)
+                self._exit_unusable("environment", message)
         try:  # imported here because they import langgraph, whose version must be checked first
             from . import execution, loader, queries
             from .checkpoints import saver, serializer
             from .project import exchanges, loopback
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
-            self._unusable("environment", message)
+            self._exit_unusable("environment", message)
         gc.freeze()
         gc.enable()  # the project's modules run with the collector on, as in any other process
 
-        self._execution, self._answering = execution, queries
+        self._execution, self._queries = execution, queries
         self._connect_loopback = loopback.connect
         self._limits = execution.ByteLimits(**(self._config.get("limits") or {}))
         allowed = self._config.get("allowed_msgpack_modules") or ()
@@ -142,9 +143,9 @@ class Host:
             self._entries = loader.load_all(self._config["graphs"], checkpoint_saver, graph_store, modules)
             self._load_user_code(modules)
         except loader.LoadFailed as error:
-            self._unusable("load", str(error))
+            self._exit_unusable("load", str(error))
         if _thread.start_new_thread is not start_new_thread:
-            self._unusable("load", REPLACED_THREADS)
+            self._exit_unusable("load", REPLACED_THREADS)
         checkpoint_saver.with_allowlist(
             serializer.project_types([os.getcwd(), *self._config.get("paths", ())])
         )
@@ -168,7 +169,7 @@ class Host:
         try:
             self._loop.run_until_complete(self._app.start())
         except app.LifespanFailed as error:
-            self._unusable("load", str(error))
+            self._exit_unusable("load", str(error))
 
     def _make_store(self) -> Any:
         """Return the store for graphs. Raises LoadFailed if its embeddings cannot be loaded."""
@@ -188,13 +189,13 @@ class Host:
                 "app": self._app and inspection.describe_app(self._app.app),
             }
         except Exception as error:  # any error of a graph factory
-            self._unusable("inspect", short_traceback(error))
+            self._exit_unusable("inspect", short_traceback(error))
         self._limiter.finish()
         ready = {"graphs": graphs, "versions": self._versions, "user_code": user_code}
         self._connection.send(frames.READY, frames.NOBODY, _json(ready))
         self._connection.flush_and_exit(0)
 
-    def _unusable(self, step: str, message: str) -> NoReturn:
+    def _exit_unusable(self, step: str, message: str) -> NoReturn:
         body = _json({"error": {"step": step, "message": masking.masked(message)}})
         self._limiter.finish()
         self._connection.send(frames.READY, frames.NOBODY, body)
@@ -212,7 +213,7 @@ class Host:
         elif kind == frames.PING:
             self._connection.send(frames.PONG, id, self._condition())
         elif kind == frames.STOP:
-            self._ask(self._stop())
+            self._start_task(self._stop())
         elif kind == frames.QUERY:
             self._on_query(id, body)
         elif kind == frames.PART:
@@ -220,7 +221,7 @@ class Host:
         elif kind == frames.OPEN:
             self._on_open(id, body)
         elif kind == frames.CHECK:
-            self._ask(self._check(body))
+            self._start_task(self._check(body))
 
     def _condition(self) -> bytes:
         """Return the body of a PONG: the waiting calls, starved runs and damage, or nothing if there are none."""
@@ -288,18 +289,18 @@ class Host:
     def _on_query(self, id: bytes, body: bytes) -> None:
         document = json_loads(body)
         if document["op"] == "embed":
-            self._ask(self._answering.answer_embed(self._connection, self._index, id, document))
+            self._start_task(self._queries.answer_embed(self._connection, self._index, id, document))
             return
         if document["op"] in ("authenticate", "authorize"):
-            self._ask(self._decide(id, document))
+            self._start_task(self._answer_auth(id, document))
             return
         entry = self._entries.get(document["graph_id"])
         if entry is None:
             error = {"error": "GraphNotFound", "message": f"no graph '{document['graph_id']}'"}
-            refusal = self._answering.refusal(error, "invalid")
+            refusal = self._queries.refusal(error, "invalid")
             self._connection.send(frames.ANSWER, id, frames.pack([refusal]))
             return
-        self._ask(self._answering.Query(self._connection, entry, id, document, self._versions).run())
+        self._start_task(self._queries.Query(self._connection, entry, id, document, self._versions).run())
 
     def _on_open(self, id: bytes, body: bytes) -> None:
         if self._app is not None:
@@ -318,17 +319,17 @@ class Host:
         self._limiter.finish()
         self._connection.flush_and_exit(0)
 
-    async def _decide(self, id: bytes, document: dict[str, Any]) -> None:
+    async def _answer_auth(self, id: bytes, document: dict[str, Any]) -> None:
         """Answer an authorization call. Without an authorization of the project every call is refused."""
         answer = {"failed": "this revision has no auth"}
         if self._auth is not None:
             answer = await self._auth.answer(document)
         self._connection.send(frames.ANSWER, id, frames.pack([self._execution.dumps(answer)]))
 
-    def _ask(self, answering: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(answering)
-        self._queries.add(task)
-        task.add_done_callback(self._queries.discard)
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def main(arguments: list[str]) -> None:

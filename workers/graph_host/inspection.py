@@ -51,7 +51,9 @@ async def _described(entry: LoadedGraph) -> dict[str, Any]:
     try:
         return await _describe(entry)
     except Exception as error:  # any error of a graph factory
-        reason = f"{entry.location} gives no graph to describe: a run may fare better or end so"
+        reason = (
+            f"{entry.location} gives no graph to describe; a run may succeed, or fail for the same reason"
+        )
         return {**_undescribed(entry), "error": f"{reason}\n{short_traceback(error)}"}
 
 
@@ -251,7 +253,7 @@ def _describe_routes(routes: Iterable[Any]) -> Iterator[Route]:
             case "mount" if not route.path and route.routes:
                 yield from _describe_routes(route.routes)
             case "unknown":
-                log.warning("http.app: a %s is no route that can be served", type(route).__name__)
+                log.warning("http.app: routes of the type %s cannot be served", type(route).__name__)
             case kind:
                 methods = sorted(getattr(route, "methods", None) or ()) if kind == "http" else []
                 yield {"path": route.path, "methods": methods, "kind": kind}

@@ -109,21 +109,18 @@ class LoadedGraph:
     def _arguments(
         self, config: RunnableConfig, access: str, context: Any
     ) -> tuple[list[Any], dict[str, Any]]:
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        arguments = [(self.config_parameter, lambda: config)]
-        user = (config.get("configurable") or {}).get(AUTH_USER)
-        arguments.append((self.runtime_parameter, lambda: _server_runtime(access, user, self.store, context)))
-        present = [(parameter, value) for parameter, value in arguments if parameter is not None]
-        order = list(inspect.signature(self.factory).parameters) if len(present) > 1 else []  # type: ignore[arg-type]
-        if order:
-            present.sort(key=lambda item: order.index(item[0].name))
-        for parameter, value in present:
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                kwargs[parameter.name] = value()
-            else:
-                args.append(value())
-        return args, kwargs
+        arguments: list[tuple[inspect.Parameter, Any]] = []
+        if self.config_parameter is not None:
+            arguments.append((self.config_parameter, config))
+        if self.runtime_parameter is not None:
+            user = (config.get("configurable") or {}).get(AUTH_USER)
+            arguments.append((self.runtime_parameter, _server_runtime(access, user, self.store, context)))
+        if len(arguments) > 1:
+            order = list(inspect.signature(self.factory).parameters)  # type: ignore[arg-type]
+            arguments.sort(key=lambda argument: order.index(argument[0].name))
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        args = [value for parameter, value in arguments if parameter.kind is not by_name]
+        return args, {parameter.name: value for parameter, value in arguments if parameter.kind is by_name}
 
 
 def load_all(

@@ -39,7 +39,6 @@ from .output import current_run_id
 
 current_depth: ContextVar[int] = ContextVar("current_depth", default=0)  # of the run
 
-
 TICK_SECONDS = 1.0
 BLOCKED_SECONDS = 5.0
 
@@ -142,7 +141,7 @@ class DamageWatch:
         if __name__ not in modules:
             return "a node removed loaded modules"
         if active_count() > self._threads:
-            return "nodes left more threads than half of what it may have"
+            return "nodes left more threads running than half of the process's limit"
         return None
 
 
@@ -160,13 +159,13 @@ class LoopWatch:
         self._thread = get_ident()
         self._ran_at = monotonic()
         self._tick()
-        threading.Thread(target=self._look, name="loop-watch", daemon=True).start()
+        threading.Thread(target=self._watch, name="loop-watch", daemon=True).start()
 
     def _tick(self) -> None:
         self._ran_at = monotonic()
         self._loop.call_later(TICK_SECONDS, self._tick)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         reported_at = 0.0
         while True:
             sleep(TICK_SECONDS)

@@ -41,9 +41,9 @@ def masker(values: Iterable[str]) -> Callable[[str], str]:
     by_gram, always = _grams_of(parts)
 
     def mask(text: str) -> str:
-        held = always.union(*(by_gram[gram] for gram in _grams(text, by_gram.keys())))
+        candidates = always.union(*(by_gram[gram] for gram in _grams(text, by_gram.keys())))
         masked = text
-        for part in sorted(held, key=len, reverse=True):
+        for part in sorted(candidates, key=len, reverse=True):
             masked = _pattern(part).sub(MASK, masked)
         was_cut = len(text.encode("utf-8", "replace")) > MAX_RECORD_BYTES - LONGEST_CHARACTER
         return _without_beginning(masked, parts) if was_cut else masked
@@ -77,11 +77,11 @@ def _grams_of(parts: Iterable[str]) -> tuple[dict[str, set[str]], set[str]]:
 
 def _grams(text: str, grams: Set[str]) -> Set[str]:
     """Return the grams that the text contains."""
-    held: set[str] = set()
+    contained: set[str] = set()
     for start in range(0, len(text), CHUNK):
         chunk = text[start : start + CHUNK + GRAM - 1]
-        held |= grams & {chunk[at : at + GRAM] for at in range(len(chunk) - GRAM + 1)}
-    return held
+        contained |= grams & {chunk[at : at + GRAM] for at in range(len(chunk) - GRAM + 1)}
+    return contained
 
 
 @lru_cache(maxsize=4_096)

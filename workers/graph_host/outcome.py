@@ -52,9 +52,7 @@ class Outcome:
     keeps_thread: bool = False  # the run was refused, and its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, for any status
     first_token_ago: float | None = None  # seconds since a model first streamed a token
-    waiting_interrupts: list[OpenInterrupt] = field(
-        default_factory=list
-    )  # open interrupts of a successful run
+    waiting_interrupts: list[OpenInterrupt] = field(default_factory=list)  # of a successful run
 
     def __post_init__(self) -> None:
         if self.status == "error":

@@ -35,7 +35,7 @@ from .output import current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
 from .serialization import dumps, error_record, without_nul
-from .store import MeaningIndex
+from .store import SemanticIndex
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # less than the limit of a frame
 
@@ -166,7 +166,7 @@ class Query:
 
 
 async def answer_embed(
-    connection: Connection, index: MeaningIndex | None, id: bytes, document: dict[str, Any]
+    connection: Connection, index: SemanticIndex | None, id: bytes, document: dict[str, Any]
 ) -> None:
     """Answer a query for the vectors of store operations, for callers outside of graphs."""
     ops = document["ops"]

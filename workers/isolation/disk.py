@@ -79,8 +79,8 @@ def _in_folder(folder: Path, seen: set[Inode]) -> Iterator[int]:
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        is_counted = status.st_nlink > 1 and not _is_new(status, seen)
-                        yield ENTRY_BYTES if is_counted else max(status.st_blocks * 512, ENTRY_BYTES)
+                        is_repeated = status.st_nlink > 1 and not _is_new(status, seen)
+                        yield ENTRY_BYTES if is_repeated else max(status.st_blocks * 512, ENTRY_BYTES)
                         if stat.S_ISDIR(status.st_mode):
                             pending.append(entry.path)
         except PermissionError as error:

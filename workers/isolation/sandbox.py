@@ -106,27 +106,19 @@ def host_group(settings: Settings) -> ControlGroup | None:
     return settled.groups.make(tasks=settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
 
 
-def confine(group: ControlGroup | None = None, *, file_bytes: int | None = None) -> None:
+def confine(
+    group: ControlGroup | None = None, *, file_bytes: int | None = None, runs_as_service: bool = False
+) -> None:
     """Confine the calling process: limits, few rights, and death with its parent. Called between fork and exec.
 
-    `file_bytes` is the largest size of a file that it may write.
+    `file_bytes` is the largest size of a file that it may write. `runs_as_service`: the process runs no code of a
+    deployment, and keeps the service's user and rights.
     """
     if group is not None:
         group.enter()
     confinement.limit_files()
     if file_bytes is not None:
         confinement.limit(resource.RLIMIT_FSIZE, file_bytes)
-    if settled is not None:
+    if settled is not None and not runs_as_service:
         levels.enter(settled)
-    confinement.die_with_parent()
-
-
-def bound(*, file_bytes: int | None = None) -> None:
-    """Limit the calling process without changing its user, for a program that runs no code of a deployment.
-
-    Sets limits, and death with its parent. Called between fork and exec.
-    """
-    confinement.limit_files()
-    if file_bytes is not None:
-        confinement.limit(resource.RLIMIT_FSIZE, file_bytes)
     confinement.die_with_parent()

@@ -3,7 +3,8 @@
 Notifications carry no order. A runner with a free slot for each notified run claims exactly those runs. A runner that
 had no slot for some of them claims from the backlog, in round robin between keys, so that one key's queue does not
 delay the runs of other keys. Each runner remembers in memory which keys it has served, so a claim writes no row for it.
-Limited runs are claimed one deployment or key at a time (`shared/runs/limits.py`). Nested runs are claimed one depth at a time (`shared/runs/nesting.py`).
+Limited runs are claimed one deployment or key at a time (`shared/runs/limits.py`), and nested runs one depth at a time
+(`shared/runs/nesting.py`).
 
 If the database is unreachable, or another run of the same thread has just started elsewhere, nothing is claimed and
 upkeep notifies again. If the answer of a claim is lost, the claimed runs are unknown here, and

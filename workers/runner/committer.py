@@ -127,16 +127,19 @@ class Committer:
                 entry.retried = True
             self._entries[:0] = batch
             raise
-        except Exception:  # drop this batch: a bug here must not block every run of the process
+        except Exception:
+            # Drop this batch: a bug here must not block every run of the process. Its runs are fenced, since their later
+            # checkpoints must not be stored without the dropped ones.
             for entry in batch:
                 self._fail(entry, Fenced())
+                entry.owner.fence("a defect of the runner dropped its checkpoints")
             raise
 
     def _commit(self, batch: Sequence[CommitEntry]) -> None:
         try:
             self._commit_together(batch)
         except DatabaseError:
-            log.warning("a batch of checkpoints was refused, going on run by run", exc_info=True)
+            log.warning("a batch was refused, committing each run separately", exc_info=True)
             self._commit_one_by_one(batch)
 
     def _commit_one_by_one(self, batch: Sequence[CommitEntry]) -> None:
@@ -153,7 +156,7 @@ class Committer:
     def _refuse(self, entries: Sequence[CommitEntry], error: DatabaseError) -> None:
         """Fail these entries of a run, and drop its later writes, which must not be stored without the refused ones."""
         owner = entries[0].owner
-        log.warning("run %s: what it wants to store is refused: %s", owner.run.run_id, error)
+        log.warning("run %s: the database refuses its checkpoints or its end: %s", owner.run.run_id, error)
         owner.refuse(error)
         self._entries = [entry for entry in self._entries if entry.owner is not owner or entry.write is None]
         for entry in entries:

@@ -123,8 +123,8 @@ class GiveBack:
 
     why: str | None = None
     delay_seconds: float = 0.0
-    death: str | None = None
-    refund: bool = True  # this attempt does not count as a death caused by the run
+    death: str | None = None  # how the host died, to follow the words "the host"
+    refund: bool = True  # the attempt does not count against the run's limit of deaths
     level: int | None = None  # the run's new quarantine level
 
 
@@ -146,7 +146,10 @@ def decide(
     max_attempts: int,
     timeout_seconds: float,
 ) -> Ending:
-    """Decide how an attempt with this outcome ends. A run that ended before it could be stopped keeps its end."""
+    """Decide how an attempt with this outcome ends.
+
+    A run that ended before it could be stopped keeps its end, unless it exceeded a token budget: that is always an error.
+    """
     match outcome:
         case Fenced():
             return Drop(outcome)

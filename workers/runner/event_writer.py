@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
 RESEND_EVENTS, RESEND_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
-GATHER_SECONDS = 0.02
-PAUSE_SECONDS = 0.02
+GATHER_SECONDS = 0.02  # how long an attempt's first event waits for the next one
+PAUSE_SECONDS = 0.02  # between two tries to reserve numbers
 RETRY_SECONDS = (0.02, 0.5)  # the first and the longest pause while Redis is unreachable
 RESERVE_MORE = 20 * RESERVED
 
@@ -79,7 +79,7 @@ class RunLog:
 
     def add(self, payload: bytes) -> None:
         """Append an event (`events.payload`) to the buffer and wake the writer."""
-        if self._take(payload):
+        if self._buffer(payload):
             self._writer.notice(self)
 
     def add_first(self, payload: bytes) -> None:
@@ -87,10 +87,10 @@ class RunLog:
 
         Nothing waits for this event: the client that streams a new run has already received it.
         """
-        if self._take(payload):
+        if self._buffer(payload):
             gevent.spawn_later(GATHER_SECONDS, self._writer.notice, self)
 
-    def _take(self, payload: bytes) -> bool:
+    def _buffer(self, payload: bytes) -> bool:
         if self.ended or self.flushed.is_set():
             return False
         self._waiting.append(payload)

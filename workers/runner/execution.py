@@ -3,8 +3,8 @@
 `Execution.execute()` shows the sequence: the graph runs in a graph host (`HostedRun`), `workers/runner/ending.py` decides
 how the attempt ends, the end is committed, and the last event is written.
 
-Frames flow from the host to the run's log or to the committer, which get checkpoints undecoded. Answers flow back. A
-host that never began the run is replaced by another.
+Frames flow from the host to the run's log, or to the committer, which stores checkpoints without decoding them. Answers
+flow back. A host that never began the run is replaced by another.
 
 A runner reads all token budgets once per second. A run whose deployment and key have no budget therefore costs no query.
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 2.0  # how long a hand-over waits for the run's last events to be sent
 CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
-HAND_OVER_SECONDS = 3.0  # how long for a hand-over: a process that stops has little time
+HAND_OVER_SECONDS = 3.0  # … for a hand-over: the process may be shutting down
 MAX_HOSTS = 3  # hosts in a row that fail to begin a run before that counts as a death
 LOST_AFTER = 25 / 30  # fraction of the lease duration after which a lease without renewal counts as lost
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0  # between two tries while the database is unreachable
@@ -128,7 +128,7 @@ class Execution:
             reason = None if error is None else f"{error.get('error')}: {error.get('message')}"
             if reason is not None:
                 self._trace.failed(reason)
-            run_trace.ended(self.run, status, reason)
+            run_trace.write_run_span(self.run, status, reason)
         # The lines are stored before the end event is written: a client that has read it finds the run's lines.
         self._services.deploy_log.settle(self.run.run_id)
         self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
@@ -166,10 +166,10 @@ class Execution:
         if back.level is not None and back.level < quarantine.ALONE:  # the host starts while the runs requeue
             services.hosts.prestart(run.revision_id, quarantine.group(run.run_id, back.level))
         try:
-            request = services.committer.settle(self.hosted)
-            if request is not None:
-                timeout_seconds = services.settings.run_timeout_seconds
-                return self._commit(ending.stopped(run, Stop(*request), timeout_seconds=timeout_seconds))
+            cancellation = services.committer.settle(self.hosted)
+            if cancellation is not None:
+                stop, timeout_seconds = Stop(*cancellation), services.settings.run_timeout_seconds
+                return self._commit(ending.stopped(run, stop, timeout_seconds=timeout_seconds))
             self._log.hand_over(FLUSH_SECONDS)
             requeue = Requeue(run, back.delay_seconds, back.death, back.refund, back.level)
             is_requeued = services.committer.give_back(self.hosted, requeue)
@@ -287,13 +287,13 @@ class HostedRun:
                 outcome = self._execute_in_host(frame)
                 if not isinstance(outcome, NotBegun):
                     return outcome
-                log.warning("run %s: its host %s, it goes to another", self.run.run_id, outcome.message)
                 if self.stop is not None:
                     return HostOutcome()
                 if self._has_begun:
                     return outcome
                 if self._fenced is not None:  # while the run was leaving its host
                     return self._fenced
+                log.warning("run %s: its host %s, it goes to another", self.run.run_id, outcome.message)
                 self._outcome = AsyncResult()
             return HostUnusable(f"{MAX_HOSTS} graph hosts in a row did not begin the run")
         except RunyardError as error:
@@ -405,7 +405,7 @@ class HostedRun:
         elif kind == frames.USED:
             self._count_tokens(min(int(body), MOST_TOKENS))
         elif kind == frames.DONE:
-            self._services.deploy_log.hurry(self.run.run_id)  # beside the commit of the end, not after it
+            self._services.deploy_log.hurry(self.run.run_id)  # stored while the end is being committed
             self._outcome.set(HostOutcome.read(frames.unpack(body)))
 
     def host_died(self, error: HostError) -> None:
@@ -431,13 +431,11 @@ class HostedRun:
         try:
             ask = orjson.loads(parts[0])
             answer = self.lease.retry(lambda: host_requests.answer_run(self.run, ask))
-        except Unavailable as error:
-            self.refuse(error)
-        except Fenced as error:
+        except (Fenced, Unavailable) as error:  # the lease is lost
             self.fence(error.message)
         except Exception as error:  # outermost frame of the greenlet: the graph would wait forever
-            log.warning("run %s: what its graph asks has no answer", self.run.run_id, exc_info=True)
-            self._end(RunyardError(f"what the graph asks has no answer: {error}"))
+            log.warning("run %s: a lookup of its graph failed", self.run.run_id, exc_info=True)
+            self._end(RunyardError(f"a lookup of the graph failed: {error}"))
         else:
             self._reply(ask["ask"], answer)
 
@@ -476,7 +474,7 @@ class HostedRun:
 def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:
     """Return the spec of a traced run: nodes become spans, and the configuration carries the trace context."""
     config = spec.get("config") or {}
-    configurable = {**(config.get("configurable") or {}), **trace.place.entries}
+    configurable = {**(config.get("configurable") or {}), **trace.context.entries}
     return {**spec, "traced": True, "config": {**config, "configurable": configurable}}
 
 

@@ -116,7 +116,7 @@ class Host:
         self.memory_mb = settings.host_memory_mb  # limit
         self.health = HostHealth()
         self.died: str | None = None
-        self._counting: gevent.Greenlet | None = None  # measures the home folder
+        self._home_measurement: gevent.Greenlet | None = None
         # The processes have ended and the home folder is being emptied. The death is reported after that.
         self._is_emptying = False
         self._death = HostDied("has ended")
@@ -125,7 +125,7 @@ class Host:
         self._hold = command.hold
         self._home = command.home
         self._owner = owner
-        self._has_warned = False  # of the ping that is still unanswered
+        self._has_warned = False  # that a ping stays unanswered; reset by the next pong
         self._ready: AsyncResult = AsyncResult()
         self._write_lock = RLock()
         self._group = sandbox.host_group(settings)
@@ -153,6 +153,10 @@ class Host:
     @property
     def is_healthy(self) -> bool:
         return self.died is None and not self.is_unfit and not self.health.is_stalled
+
+    @property
+    def takes_runs(self) -> bool:
+        return self.is_healthy and not self.is_retiring
 
     def wait_ready(self) -> dict[str, Any]:
         """Wait until the graphs are loaded and return the body of the READY frame. Raises HostUnusable."""
@@ -246,9 +250,9 @@ class Host:
             self.kill(f"had more than {most} processes")
         elif self.used_bytes > self.memory_mb * MIB:
             self.kill(f"used {self.used_bytes // MIB} MiB, more than {self.memory_mb} MiB")
-        elif self._home is not None and not self._counting:
+        elif self._home is not None and not self._home_measurement:
             # In a greenlet, so that it does not delay the checks of other hosts.
-            self._counting = gevent.spawn(self._measure_home, self._home)
+            self._home_measurement = gevent.spawn(self._measure_home, self._home)
 
     def _measure_home(self, home: Path) -> None:
         """Measure the home folder in a thread, since it may hold many files. Kills the host if it is too large.
@@ -280,14 +284,8 @@ class Host:
 
     def kill(self, reason: str) -> None:
         """Kill the process and everything it started. Calls `host_died` of each occupant."""
-        if self.died is None and not self._is_emptying:
-            self._mark_dead(reason)
-
-    def wait_output(self) -> None:
-        """Wait up to OUTPUT_SECONDS until the output that the host printed before its end has been read."""
-        gevent.joinall(self._greenlets, timeout=OUTPUT_SECONDS)
-
-    def _mark_dead(self, reason: str) -> None:
+        if self.died is not None or self._is_emptying:
+            return
         self.died = reason
         if not self._ready.ready():
             self._ready.set_exception(HostUnusable(reason))
@@ -300,6 +298,10 @@ class Host:
         for occupant in occupants:
             occupant.host_died(self._death)
         self._notify_owner()
+
+    def wait_output(self) -> None:
+        """Wait up to OUTPUT_SECONDS until the output that the host printed before its end has been read."""
+        gevent.joinall(self._greenlets, timeout=OUTPUT_SECONDS)
 
     def _notify_owner(self) -> None:
         if self._owner is not None:
@@ -345,7 +347,7 @@ class Host:
         elif kind == frames.LOG:
             self._log_line(id, body)
         elif kind == frames.READY:
-            self._become_ready(orjson.loads(body))
+            self._on_ready(orjson.loads(body))
         elif kind == frames.CHECKED:
             self._displace(self.health.checked({bytes.fromhex(id) for id in orjson.loads(body)}))
         elif kind == frames.OPEN:
@@ -368,7 +370,7 @@ class Host:
         run_id = UUID(bytes=id) if id in self.occupants else None
         self._output(str(line["level"]), str(line["message"]), run_id)
 
-    def _become_ready(self, answer: dict[str, object]) -> None:
+    def _on_ready(self, answer: dict[str, object]) -> None:
         error = answer.get("error")
         if error is None:
             self._ready.set(answer)

@@ -126,9 +126,7 @@ class HostCalls:
 
     def _ready_revisions(self) -> set[UUID]:
         return {
-            host.revision_id
-            for host in self._hosts.all()
-            if host.group == DEFAULT_GROUP and host.is_healthy and not host.is_retiring
+            host.revision_id for host in self._hosts.all() if host.group == DEFAULT_GROUP and host.takes_runs
         }
 
     def _wake(self) -> None:
@@ -232,12 +230,12 @@ class _CallInHost:
                 return b"{}"
             case "update":
                 return self._update()
-        document, *blobs = self._ask_again() if self._call.is_repeatable else self._ask()
+        document, *blobs = self._ask_up_to_twice() if self._call.is_repeatable else self._ask()
         if blobs:
             raise HostError("the graph host sent an answer of several parts")
         return document
 
-    def _ask_again(self) -> list[bytes]:
+    def _ask_up_to_twice(self) -> list[bytes]:
         began = time.monotonic()
         try:
             return self._ask()

@@ -29,7 +29,7 @@ class HostHealth:
         self.delay = 0.0  # seconds until the latest pong
         self.queued = 0  # node calls that waited for a thread at the time of that pong
         self._clock = clock
-        self._starved: set[bytes] = set()  # runs all of whose node calls had waited long for a thread
+        self._starved: set[bytes] = set()  # runs with node calls, all of which had waited long for a thread
         self._pinged_at: float | None = None  # of the ping that is still unanswered
         self._check_due_at: dict[bytes, float] = {}  # by run
         self._active: set[bytes] = set()  # runs whose frames have arrived since the last look at quiet runs
@@ -97,14 +97,14 @@ class HostHealth:
         """Note the answer to a check: the runs that the host executes. Returns the runs to displace."""
         pending, self._pending_check = self._pending_check or set(), None
         self._active |= executed
-        return self.displace(pending - executed)
+        return self._displace(pending - executed)
 
     def displace_all(self) -> set[bytes]:
         """Return the quiet runs, which must go to another host. Includes runs that entered after the check was sent."""
-        return self.displace(set(self._check_due_at))
+        return self._displace(set(self._check_due_at))
 
-    def displace(self, ids: set[bytes]) -> set[bytes]:
-        """Return the runs that must go to another host: those of `ids` that have not sent a frame in the meantime."""
+    def _displace(self, ids: set[bytes]) -> set[bytes]:
+        """Forget and return the runs that must go to another host: those of `ids` that have not sent a frame in the meantime."""
         self._postpone_active()
         displaced = self._due(ids)
         for id in displaced:

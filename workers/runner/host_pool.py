@@ -1,7 +1,7 @@
 """The pool of graph hosts (`workers/runner/host.py`): start, choose, watch, evict. All user code runs through it.
 
-Each host takes a slot. A runner has `max_hosts` slots for runs under which no host died, and half as many more for the
-other runs (`workers/runner/quarantine.py`), so that crashes of one deployment take no slots from another. Nested runs
+Each host takes a slot. A runner has `max_hosts` slots for hosts that are open to all runs, and half as many for runs in
+quarantine (`workers/runner/quarantine.py`), so that crashes of one deployment take no slots from another. Nested runs
 of each depth have one reserved slot more (`shared/runs/nesting.py`): the runs that occupy all other slots may be
 waiting for a nested run.
 
@@ -110,6 +110,8 @@ class HostPool:
         Raises HostUnusable if the host cannot be started, and AcquireCancelled if `unless` is set before the host is
         ready. The caller must enter the host at once: the pool may evict it as soon as other greenlets run.
         """
+        if unless.ready():
+            raise AcquireCancelled
         host = self._wait_for_host(revision_id, group, unless, waits_for_slot=not depth)
         if host is None:
             group = reserved(group, depth)
@@ -145,18 +147,18 @@ class HostPool:
         finally:
             hosts.waiting -= 1
             if not hosts.waiting and hosts.start is not None and hosts.start in self._queue:
-                self._answer(hosts.start)
+                self._withdraw(hosts.start)
         return host
 
     def _hosts(self, revision_id: UUID, group: Group) -> _Hosts:
         return self._groups.setdefault((revision_id, group), _Hosts())
 
     def _choose(self, revision_id: UUID, hosts: _Hosts) -> Host | None:
-        healthy = [host for host in hosts.ready if _takes_runs(host)]
+        healthy = [host for host in hosts.ready if host.takes_runs]
         if healthy:
             return min(healthy, key=lambda host: (_is_busy(host), len(host.occupants)))
         alive = [host for host in hosts.ready if host.died is None]
-        if len(alive) >= 2 * self._most(revision_id):
+        if len(alive) >= 2 * self._most(revision_id):  # start no more: wait for one that may answer again
             return min(alive, key=lambda host: host.health.silence)
         return None
 
@@ -177,7 +179,7 @@ class HostPool:
     def starved(self) -> Iterator[UUID]:
         """Yield runs that wait for a thread in their host while another host of their group has free threads."""
         for hosts in tuple(self._groups.values()):
-            if any(_takes_runs(host) and not _is_busy(host) for host in hosts.ready):
+            if any(host.takes_runs and not _is_busy(host) for host in hosts.ready):
                 for host in tuple(hosts.ready):
                     yield from host.health.starved
 
@@ -199,6 +201,7 @@ class HostPool:
     def _request(self, revision_id: UUID, group: Group) -> _Start:
         start = self._hosts(revision_id, group).start = _Start(revision_id, group)
         self._queue.append(start)
+        # A run that is alone gets a new process, in which no other run has been.
         if DEFAULT_GROUP < group < (ALONE, 0) and self._has_slot(group):
             self._take_idle(start)
         self._advance()
@@ -211,9 +214,9 @@ class HostPool:
             self._forget(idle)
             idle.group = start.group
             self._hosts(start.revision_id, start.group).ready.append(idle)
-            self._answer(start)
+            self._withdraw(start)
 
-    def _answer(self, start: _Start) -> None:
+    def _withdraw(self, start: _Start) -> None:
         """Cancel a queued start. Callers that still wait for it choose a host again."""
         self._queue.remove(start)
         self._hosts(start.revision_id, start.group).start = None
@@ -387,7 +390,7 @@ class HostPool:
         """
         for start in tuple(self._queue):
             if self._choose(start.revision_id, self._hosts(start.revision_id, start.group)):
-                self._answer(start)
+                self._withdraw(start)
         self._advance()
         waits_since: dict[int, float] = {}
         for start in self._queue:
@@ -423,10 +426,6 @@ class HostPool:
 def _kind(group: Group) -> int:
     """Return the kind of slot that a host of this group takes."""
     return min(group[0], QUARANTINED)
-
-
-def _takes_runs(host: Host) -> bool:
-    return host.is_healthy and not host.is_retiring
 
 
 def _is_busy(host: Host) -> bool:

@@ -78,10 +78,10 @@ def answer_call(call: HostCall, ask: Mapping[str, Any]) -> list[bytes]:
         return [dumps({"error": "a call without a thread may look up nothing"}).encode()]
     if ask["op"] == "store":
         if _writes(ask["ops"]):
-            return [dumps({"error": "a question may not write to the store"}).encode()]
+            return [dumps({"error": "a call may not write to the store"}).encode()]
         return _store_results(call.deployment_id, ask["ops"], None)
     if ask["op"] not in READS:
-        return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
+        return [dumps({"error": f"a call may not {ask['op']}"}).encode()]
     with connection() as conn:
         return checkpoint_reads.answer(conn, call.deployment_id, ask, thread_id=call.thread_id)
 
@@ -153,7 +153,7 @@ class _LoopbackRequest:
             raise frames.BadFrame(f"a request with the method {self._method!r}")
         self._body: SimpleQueue[bytes | None] = SimpleQueue()
         self._held = 0  # parts of the body that are not credited yet
-        self._room = Semaphore(WINDOW)
+        self._credits = Semaphore(WINDOW)
         self._is_abandoned = False
         self._connection: http.client.HTTPConnection | None = None
 
@@ -209,7 +209,7 @@ class _LoopbackRequest:
         upstream.send(b"0\r\n\r\n")
 
     def _next(self) -> bytes | None:
-        """Wait for the next part of the body; None at its end. Raises _Gone."""
+        """Wait for the next part of the body; None at its end. Raises _Abandoned."""
         part = self._body.get()
         if self._is_abandoned:
             raise _Abandoned
@@ -224,7 +224,7 @@ class _LoopbackRequest:
         ]
         self._send(frames.HEAD, orjson.dumps({"status": response.status, "headers": headers}))
         while data := response.read1(PART_BYTES):
-            self._room.acquire()
+            self._credits.acquire()
             if self._is_abandoned:
                 raise _Abandoned
             self._send(frames.BODY, data)
@@ -248,15 +248,15 @@ class _LoopbackRequest:
             self._body.put(None)
         elif part == frames.CREDIT:
             for _ in range(min(int(data), WINDOW)):
-                self._room.release()
+                self._credits.release()
         elif part in (frames.CLOSE, frames.FAILED):
-            self._go()
+            self._abandon()
 
-    def _go(self) -> None:
+    def _abandon(self) -> None:
         """Abandon the request: wake everything that waits for a part, a credit or the service."""
         self._is_abandoned = True
         self._body.put(None)
-        self._room.release()
+        self._credits.release()
         upstream = self._connection
         if upstream is not None and upstream.sock is not None:
             try:
@@ -265,7 +265,7 @@ class _LoopbackRequest:
                 return  # the connection is already closed
 
     def host_died(self, error: HostError) -> None:
-        self._go()
+        self._abandon()
 
     def wait_until_drained(self) -> None:
         """Return at once: a request has no events."""

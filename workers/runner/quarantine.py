@@ -4,7 +4,7 @@ When a host dies, the runner cannot tell which of its runs caused the death. The
 step. The run's row stores the level (`run.quarantine`):
 
     0       on a host with all other runs of the revision
-    1       after a first death: all of its runs on one fresh host, without other runs
+    1       after a first death: all of its runs on one host, without other runs
     2, 3 …  each time that host dies, too: split into two halves, on separate hosts
     ALONE   once only a few runs are left: each on its own host
 
@@ -21,7 +21,7 @@ ALONE = 12
 FEW = 4
 
 Group = tuple[int, int]  # the level, and the part of the runs at this level
-DEFAULT_GROUP: Group = (0, 0)  # runs under which no host died
+DEFAULT_GROUP: Group = (0, 0)  # runs that are not in quarantine
 
 
 def reserved(group: Group, depth: int) -> Group:

@@ -64,7 +64,7 @@ class Relay:
                 host.leave(self._id)
                 if not is_over:
                     _give_up(sender, self._why_lost or "its client has gone")
-                    client.lost(self._why_lost or "nobody gets what the app sends")
+                    client.lost(self._why_lost or "the web process receives no more parts")
                 client.end()
 
     def _pass_up(self, sender: Sender) -> bool:

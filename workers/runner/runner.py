@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0  # longest pause before a loop repeats a step that failed because a server was unreachable
 NESTED_SECONDS = 1.0  # longest interval between two searches for waiting nested runs
 NESTED_PAUSE_SECONDS = 0.02  # shortest interval: notifications that arrive together cause one search
-WARM_AT_START = 2
+WARM_AT_START = 2  # revisions
 MAX_ENDED = 100_000  # ends remembered for the count of the last minute
 CLOSE_SECONDS = 5.0  # time to hand over runs when the process exits
 LOCKED_SECONDS = 0.05  # pause before the lease of a run whose row was locked is renewed again
@@ -160,7 +160,7 @@ class Runner:
     def claim_nested(self) -> None:
         """Claim nested runs, the deepest first, as many of each depth as it has free slots."""
         self._may_have_nested.clear()
-        if self.draining and not self._drain_seconds_left:
+        if self._is_drain_over:
             return
         for waiting in self.claims.nested_waiting():
             if self._may_claim_nested(waiting.depth):
@@ -174,9 +174,7 @@ class Runner:
         A draining runner claims nested runs that its own runs may be waiting for. If it is the only runner, its runs
         would otherwise wait until the drain ends, and create the same nested runs again on the next runner.
         """
-        if self.draining and self._drain_seconds_left <= 0:
-            return False
-        return self._takes_runs or self.claims.slots.busy(depth - 1) > 0
+        return not self._is_drain_over and (self._takes_runs or self.claims.slots.busy(depth - 1) > 0)
 
     def _claim_in_group(self, claim: Callable[[], ClaimedRuns]) -> list[gevent.Greenlet]:
         """Claim in a greenlet that `close` waits for, so that each claimed run is executed or handed over."""
@@ -218,8 +216,7 @@ class Runner:
     # state for other processes
 
     def figures(self) -> dict[str, Any]:
-        """Return the current state of this runner and its hosts. Also reloads the limits of deployments and keys."""
-        self._learn_limits()
+        """Return the current state of this runner and its hosts."""
         now = time.monotonic()
         while self._ended and self._ended[0] < now - 60:
             self._ended.popleft()
@@ -230,7 +227,8 @@ class Runner:
             "hosts": [_host_figures(host, now) for host in self.hosts.all() if host.died is None],
         }
 
-    def _learn_limits(self) -> None:
+    def learn_limits(self) -> None:
+        """Read the limits of deployments and keys."""
         revision_ids = {host.revision_id for host in self.hosts.all()}
         with connection() as conn:
             host_limits = limits.of_hosts(conn, revision_ids) if revision_ids else None
@@ -263,7 +261,7 @@ class Runner:
                 continue  # this execution has ended meanwhile
             lease = leases.get(run_id)
             if lease is None or lease.attempt != execution.run.attempt:
-                execution.hosted.fence("its lease has run out or is somebody else's")
+                execution.hosted.fence("its lease has expired, or another attempt holds it")
                 continue
             if lease.cancel_requested is not None:
                 execution.hosted.cancel(lease.cancel_requested, lease.cancel_reason)
@@ -354,6 +352,10 @@ class Runner:
     @property
     def _drain_seconds_left(self) -> float:
         return max(self._drains_until - time.monotonic(), 0)
+
+    @property
+    def _is_drain_over(self) -> bool:
+        return self.draining and not self._drain_seconds_left
 
     def _hand_over_all(self) -> None:
         for execution in tuple(self.executions.values()):

@@ -23,9 +23,8 @@ log = logging.getLogger(__name__)
 AT_ONCE = 4  # deployments
 BATCH = 50  # items of one query
 AGAIN_SECONDS = 600.0  # pause before a completely read deployment is read again
-MAX_FAILURES = (
-    3  # failed items in a row after which the embeddings or their host count as broken until the next round
-)
+# Failed items in a row after which the embeddings or their host count as broken until the next round.
+MAX_FAILURES = 3
 
 Place = tuple[str, str]  # path and key of an item
 
@@ -81,10 +80,10 @@ def _index_items(index: Row, after: Place) -> Place | None:
 
     Returns None after the last item, or the place where MAX_FAILURES failed in a row.
     """
-    by = store_vectors.digest(index["config"])
+    digest = store_vectors.digest(index["config"])
     while True:
         with connection() as conn:
-            items = store_vectors.unindexed(conn, index["id"], by, after=after, limit=BATCH)
+            items = store_vectors.unindexed(conn, index["id"], digest, after=after, limit=BATCH)
         if not items:
             return None
         after = items[-1]["path"], items[-1]["key"]

@@ -216,7 +216,7 @@ class Upkeep:
             else:
                 following = finish.finish_runs(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
-        run_trace.ended(run, end.status)
+        run_trace.write_run_span(run, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             payloads.append(events.payload("error", dumps(end.error).encode()))
@@ -236,18 +236,18 @@ class Upkeep:
 
     def _builds(self) -> None:
         with connection() as conn:
-            moved = revisions.expire(conn)
+            transitions = revisions.expire(conn)
             due = revisions.due(conn)
-        revision_events.announce(moved)
+        revision_events.announce(transitions)
         for revision_id in due:
             broker.enqueue_build(revision_id)
 
     def _organizations(self) -> None:
         """Purge the data of deleted organizations, and keys that ended long ago."""
         with connection() as conn:
-            moved = organizations.purge_deleted(conn)
+            transitions = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)
-        revision_events.announce(moved)
+        revision_events.announce(transitions)
 
 
 def _final(run: claims.Claimed) -> Finish:
@@ -269,7 +269,7 @@ class DueCrons:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._pool = Pool(AUTHORIZED_AT_ONCE)
-        self._asking: set[UUID] = set()
+        self._authorizing: set[UUID] = set()
         self._not_before: dict[UUID, float] = {}
 
     def fire(self) -> None:
@@ -292,8 +292,8 @@ class DueCrons:
         for cron_id in due:
             if not self._pool.free_count():
                 return
-            if cron_id not in self._asking and cron_id not in self._not_before:
-                self._asking.add(cron_id)
+            if cron_id not in self._authorizing and cron_id not in self._not_before:
+                self._authorizing.add(cron_id)
                 self._pool.spawn(self._fire_guarded, cron_id)
 
     def join(self) -> None:
@@ -318,4 +318,4 @@ class DueCrons:
             log.warning("cron %s: tried again later: %s", cron_id, error)
             self._not_before[cron_id] = time.monotonic() + RETRY_SECONDS
         finally:
-            self._asking.discard(cron_id)
+            self._authorizing.discard(cron_id)

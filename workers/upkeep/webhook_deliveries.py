@@ -38,7 +38,7 @@ SECRET_PREFIX = "whsec_"  # marks a secret in base64
 POLL_SECONDS = 1.0
 BREATH_SECONDS = 0.05  # pause between two claims, however quickly receivers answer
 AT_ONCE = 32
-KEPT_TO_US = ("attempts",)  # names machines of the platform
+INTERNAL_FIELDS = ("attempts",)  # names machines of the platform
 TIMES = ("created_at", "updated_at", "started_at", "ended_at")
 
 
@@ -126,11 +126,8 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     run = {**delivery.run, "status": delivery.status}
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
-    run = {
-        **dict.fromkeys(RUN.columns),
-        **run,
-    }  # an earlier release may have stored the row with fewer columns
-    record = {name: value for name, value in RUN.show(run).items() if name not in KEPT_TO_US}
+    run = {**dict.fromkeys(RUN.columns), **run}  # an earlier release may have stored fewer columns
+    record = {name: value for name, value in RUN.show(run).items() if name not in INTERNAL_FIELDS}
     body: dict[str, Any] = {
         **record,
         "run_started_at": run["started_at"],
@@ -150,15 +147,15 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     """
     timestamp = str(int(now.timestamp()))
     configured, variables = _configured(delivery)
-    place = trace_context.of_kwargs(delivery.run["kwargs"])
-    if place is not None and tracing.tracer() is not None:
-        place = trace_context.of_run(delivery.run_id, place)
+    context = trace_context.of_kwargs(delivery.run["kwargs"])
+    if context is not None and tracing.tracer() is not None:
+        context = trace_context.of_run(delivery.run_id, context)
     sent = {
         **{name: _filled(name, value, variables) for name, value in configured.items()},
         "Content-Type": "application/json",
         "Webhook-Id": str(delivery.delivery_id),
         "Webhook-Timestamp": timestamp,
-        **(place.headers if place is not None else {}),
+        **(context.headers if context is not None else {}),
     }
     secret = variables.get(SECRET)
     if secret:

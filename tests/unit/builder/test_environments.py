@@ -389,7 +389,7 @@ def test_a_uv_project_gets_what_its_lock_says(world: World) -> None:
 
     made = make(settings, uuid4(), plan, said)
 
-    assert "reading toolchain.lock for app" in said
+    assert "reading uv.lock for app" in said
     pins = [line.split()[0] for line in made.requirements.wheels]
     assert "iniconfig==2.0.0" in pins
     assert any(pin.startswith("langgraph==") for pin in pins)

@@ -102,8 +102,8 @@ def test_a_handler_that_is_never_asked_is_a_warning(log: Log) -> None:
     assert found is not None
     assert found["auth"]["handlers"] == [["store", "put"], ["*", "list_namespaces"]]
     assert log == [
-        "auth: the handler of 'runs', 'create' is never asked: there is no such action",
-        "auth: the handler of 'threads', 'wipe' is never asked: there is no such action",
+        "auth: the handler of 'runs', 'create' is never called: there is no such action",
+        "auth: the handler of 'threads', 'wipe' is never called: there is no such action",
     ]
 
 
@@ -125,15 +125,15 @@ INVALID: list[tuple[dict[str, Any], Manifest, str]] = [
     (app(routes=None), with_app(), "its routes are no array of at most 1000"),
     (app(routes=[ROUTE] * 1001), with_app(), "its routes are no array of at most 1000"),
     (app({**ROUTE, "kind": "gopher"}), with_app(), "a route of an unknown kind"),
-    (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is none: 'hello'"),
-    (app({**ROUTE, "path": None}), with_app(), "a route's path is none: 'None'"),
-    (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is none: '/aaa"),
+    (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is not valid: 'hello'"),
+    (app({**ROUTE, "path": None}), with_app(), "a route's path is not valid: 'None'"),
+    (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is not valid: '/aaa"),
     (app({**ROUTE, "path": "/{a:path}/{b:path}"}), with_app(), "a route has too many parameters"),
     (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
-    (app({**ROUTE, "methods": None}), with_app(), "a route's methods are none"),
-    (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are none"),
+    (app({**ROUTE, "methods": None}), with_app(), "a route's methods are not valid"),
+    (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are not valid"),
     (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
-    (app(cors=[]), with_app(), "what it says to browsers is no object"),
+    (app(cors=[]), with_app(), "its CORS settings are no object"),
     (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
     (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
     (app(openapi={"info": {"n": 2**80}}), with_app(), "could not be described"),

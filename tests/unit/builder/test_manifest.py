@@ -332,8 +332,14 @@ SECTIONS: dict[str, list[tuple[Any, str]]] = {
         ),
         ({"path": PATH, "cache": {"max_size": 1.5}}, ".cache.max_size: must be a whole number"),
         ({"path": PATH, "openapi": []}, f".openapi{NO_OBJECT}"),
-        ({"path": PATH, "openapi": {"security": {}}}, ".openapi.security: must be as OpenAPI has it"),
-        ({"path": PATH, "openapi": {"paths": {"/a": []}}}, ".openapi.paths: must be as OpenAPI has it"),
+        (
+            {"path": PATH, "openapi": {"security": {}}},
+            ".openapi.security: must have the form that OpenAPI defines",
+        ),
+        (
+            {"path": PATH, "openapi": {"paths": {"/a": []}}},
+            ".openapi.paths: must have the form that OpenAPI defines",
+        ),
     ],
     "checkpointer": [
         ("./saver.py:saver", NO_OBJECT),

@@ -328,7 +328,7 @@ def test_a_function_that_does_not_return_fails(monkeypatch: pytest.MonkeyPatch, 
         ("1 / 0\n", "ZeroDivisionError"),
         (
             "from langgraph_sdk import Auth\nauth = Auth()\n@auth.authenticate\nasync def who(token): ...\n",
-            "wants 'token', which nobody gives",
+            "has the unknown parameter 'token', which needs a default",
         ),
         (
             "from langgraph_sdk import Auth\nauth = Auth()\n@auth.on\ndef f(ctx, value): ...\n",

@@ -70,7 +70,7 @@ def test_so_many_threads_left_behind_that_later_runs_would_lack_them_are_damage(
     found = watch.describe()
     over.set()
 
-    assert found == "nodes left more threads than half of what it may have"
+    assert found == "nodes left more threads running than half of the process's limit"
 
 
 def test_it_says_how_many_nodes_wait_for_a_thread() -> None:

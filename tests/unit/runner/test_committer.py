@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import gevent
@@ -190,6 +190,19 @@ def test_data_the_database_refuses_ends_its_own_run_only(
     assert not alone.is_fenced
     committer.finish(alone, alone.end())
     assert status(alone) == "success"
+
+
+def test_runs_whose_checkpoints_a_defect_dropped_are_fenced(
+    committer: Committer, deployment: DeploymentRef
+) -> None:
+    broken, other = owner_of_a_run(deployment), owner_of_a_run(deployment)
+
+    committer.store(broken, cast("Write", object()), 0)
+    until(lambda: broken.is_fenced)
+    committer.store(other, other.checkpoint("1"), 1)
+    until(lambda: other.answered)
+
+    assert not other.is_fenced
 
 
 def test_an_end_the_database_refuses_says_why(committer: Committer, deployment: DeploymentRef) -> None:

@@ -8,6 +8,7 @@ import signal
 from uuid import UUID, uuid4
 
 import gevent
+import pytest
 from gevent.event import AsyncResult
 
 from shared.deployments.limits import HostLimits
@@ -31,6 +32,16 @@ def test_the_least_busy_host_is_chosen(s: Stage) -> None:
     Occupant().enter(second)
 
     assert s.acquire() is first
+
+
+@within(stage)
+def test_a_run_that_was_stopped_before_it_began_gets_no_host(s: Stage) -> None:
+    s.acquire()
+    stopped: AsyncResult = AsyncResult()
+    stopped.set(None)
+
+    with pytest.raises(AcquireCancelled):
+        s.acquire(unless=stopped)
 
 
 @within(stage, hosts_per_revision=2)

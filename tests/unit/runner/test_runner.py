@@ -70,7 +70,7 @@ def test_a_graph_that_raises_is_an_error_and_not_tried_again(b: Bench) -> None:
 
 
 @greened
-def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
+def test_a_run_whose_lookup_fails_ends(world: World) -> None:
     def fail(*_: object, **__: object) -> None:
         raise KeyError("namespace")
 
@@ -81,7 +81,7 @@ def test_a_run_whose_graph_asks_what_has_no_answer_ends(world: World) -> None:
 
         row = b.row(run_id)
         assert (row["status"], row["error"]["error"]) == ("error", "RunyardError")
-        assert row["error"]["message"] == "what the graph asks has no answer: 'namespace'"
+        assert row["error"]["message"] == "a lookup of the graph failed: 'namespace'"
 
 
 @within(bench)

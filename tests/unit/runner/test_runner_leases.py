@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import gevent
 import orjson
@@ -19,6 +20,7 @@ from shared.eventlog.events import EXPIRED
 from shared.infra import redis
 from shared.infra.postgres import Driver, connection, driver
 from shared.runs import cancel, claims, end_event, signals
+from shared.runs.claims import Claimed
 from tests.support.greened import within
 from tests.support.log_records import logged_by
 from tests.support.runner_bench import Bench, bench, shared_hosts
@@ -278,6 +280,23 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(b: Bench) -
 
     assert len(asked) >= 3
     assert b.status(run_id) == "success"
+
+
+@within(bench)
+def test_a_run_whose_lookup_gets_no_answer_before_its_lease_is_lost_is_dropped(b: Bench) -> None:
+    lost: list[UUID] = []
+
+    def away_until_lost(run: Claimed, ask: Any) -> Any:
+        b.runner.executions[run.run_id].hosted.lease.renewed_at = -math.inf
+        lost.append(run.run_id)
+        return away()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_requests, "answer_run", away_until_lost)
+        run_id = b.start("remembers", {"text": "x"})
+        until(lambda: run_id in lost and run_id not in b.runner.executions)
+
+    assert b.status(run_id) == "running"
 
 
 @within(bench, lease_seconds=600.0)

@@ -14,8 +14,9 @@ from shared.runs import backlog, signals
 from shared.runs.drafts import RunRequest
 from shared.threads import state
 from tests.support.creating import insert_run
-from tests.support.greened import within
+from tests.support.greened import constants, within
 from tests.support.runner_bench import Bench, bench, last, names
+from workers.runner import runner
 from workers.upkeep.upkeep import Upkeep
 
 
@@ -161,16 +162,17 @@ def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(b: B
 
 @within(bench)
 def test_the_day_s_budget_stops_what_runs_and_what_waits_does_not_begin(b: Bench) -> None:
-    waiting = b.create("consumes")
-    allow(b, max_tokens_per_day=60)
-    running = [b.start("consumes", WITHOUT_END) for _ in range(3)]
+    with constants(runner, UNNOTIFIED_SECONDS=600.0):  # `waiting` is not claimed before its notification
+        waiting = b.create("consumes")
+        allow(b, max_tokens_per_day=60)
+        running = [b.start("consumes", WITHOUT_END) for _ in range(3)]
 
-    assert {ended(b, run_id) for run_id in running} == {("error", "BudgetExceeded")}
-    assert 60 < spent() < 3_000
-    before = spent()
-    b.notify("", f"runs.{b.settings.pool}", waiting)
-    assert ended(b, waiting) == ("error", "BudgetExceeded")
-    assert spent() == before
+        assert {ended(b, run_id) for run_id in running} == {("error", "BudgetExceeded")}
+        assert 60 < spent() < 3_000
+        before = spent()
+        b.notify("", f"runs.{b.settings.pool}", waiting)
+        assert ended(b, waiting) == ("error", "BudgetExceeded")
+        assert spent() == before
 
 
 @within(bench)

@@ -15,7 +15,7 @@ from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, dumps
 from tests.support import factories
-from workers.graph_host.store import MeaningIndex
+from workers.graph_host.store import SemanticIndex
 from workers.upkeep import reindexing
 from workers.upkeep.reindexing import Reindexing
 
@@ -50,7 +50,7 @@ class Host:
         ops = [dict(op) for op in request.document["ops"]]
         self.asked.append(len(ops))
         try:
-            MeaningIndex(self.embeddings, self.config).add_vectors(ops)  # type: ignore[arg-type]
+            SemanticIndex(self.embeddings, self.config).add_vectors(ops)  # type: ignore[arg-type]
         except ValueError as error:
             raise HostError(str(error)) from error
         answer = [{name: op.get(name) for name in ("vectors", "indexed_by", "near")} for op in ops]
@@ -89,7 +89,7 @@ def put(deployment: DeploymentRef, key: str, value: dict[str, Any]) -> None:
 def put_indexed(deployment: DeploymentRef, host: Host, key: str, value: dict[str, Any], index: Any) -> None:
     """Store an item with vectors, like a graph of the serving revision."""
     op = {"op": "put", "namespace": ["a"], "key": key, "value": value, "ttl": None, "index": index}
-    MeaningIndex(host.embeddings, host.config).add_vectors([op])  # type: ignore[arg-type]
+    SemanticIndex(host.embeddings, host.config).add_vectors([op])  # type: ignore[arg-type]
     with connection() as conn:
         store.answer(conn, deployment.id, [op])
 

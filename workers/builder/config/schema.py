@@ -48,6 +48,7 @@ class EntryPoint(Value):
     """A reference to an object of the project. `kind` names the object in errors, like "graph"."""
 
     def __init__(self, kind: str, **kwargs: Any) -> None:
+        # The error of a missing or null reference.
         super().__init__('None must have the form "./file.py:attribute"', **kwargs)
         self.kind = kind
 
@@ -135,7 +136,7 @@ def _is_object(value: Any) -> bool:
 
 def _objects(kind: type) -> Value:
     return Value(
-        "must be as OpenAPI has it",
+        "must have the form that OpenAPI defines",
         lambda value: (
             isinstance(value, kind)
             and all(map(_is_object, value.values() if isinstance(value, dict) else value))

@@ -178,7 +178,7 @@ def _exported(
     installer: Installer, workspace: Workspace, locked: LockedPackage, write_line: WriteLine
 ) -> Path:
     """Write a requirements file with the versions that a uv workspace's lock file lists for a package."""
-    write_line("INFO", f"reading toolchain.lock for {locked.package}")
+    write_line("INFO", f"reading uv.lock for {locked.package}")
     output = workspace.root / "locked.txt"
     installer.export(workspace.project / locked.root, locked.package, output)
     return output

@@ -71,7 +71,7 @@ def configured(configurable: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in configurable.items() if _is_shown(name) and _is_short(value)}
 
 
-def bound(config: RunnableConfig) -> dict[str, Any]:
+def config_metadata(config: RunnableConfig) -> dict[str, Any]:
     """Return the metadata that a graph's own config adds to a checkpoint, for example by `with_config`.
 
     Includes only scalars, as LangGraph's savers do, because `configurable` may contain any object.

@@ -28,7 +28,7 @@ from .run_checkpoints import (
     addressed_by,
     ancestors_question,
     as_tuple,
-    bound,
+    config_metadata,
     config_of,
     current_run,
     list_question,
@@ -149,7 +149,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         conf = addressed_by(config)
         ns = conf.get("checkpoint_ns", "")
         parent_id = conf.get("checkpoint_id")
-        everything: dict[str, Any] = {**bound(config), **run.metadata, **metadata}
+        everything: dict[str, Any] = {**config_metadata(config), **run.metadata, **metadata}
         everything.pop("writes", None)
         if conf["thread_id"] == run.thread_id:
             run.last[ns] = Saved(checkpoint, everything, parent_id)

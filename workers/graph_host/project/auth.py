@@ -30,13 +30,12 @@ from langgraph_sdk import Auth
 
 from ..loader import LoadFailed, Modules, load_object, parameters_of
 from .loopback import acting_for
-from .request import NAMES, Facts
+from .request import NAMES, Arguments
 from .users import document_of, user_of
 
 log = logging.getLogger("runyard")
 
 KEY = "auth.path"
-OPS = frozenset({"authenticate", "authorize"})
 ANY = "*"
 # Longer than the caller's timeout of 10 seconds, so that the caller gives up first.
 ASK_SECONDS = 10.5
@@ -85,10 +84,10 @@ class ProjectAuth:
 
     async def answer(self, document: Mapping[str, Any]) -> Answer:
         """Answer a call. Errors of user code become `denied` or `failed` and are never raised."""
-        ask = self._user_of if document["op"] == "authenticate" else self._decision_of
+        answer_of = self._user_of if document["op"] == "authenticate" else self._decision_of
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                return await ask(document)
+                return await answer_of(document)
         except Denial as refusal:
             return {
                 "denied": {"status": refusal.status, "detail": refusal.detail, "headers": refusal.headers}
@@ -101,9 +100,9 @@ class ProjectAuth:
             return {"failed": f"{document['op']} raised {type(error).__name__}"}
 
     async def _user_of(self, document: Mapping[str, Any]) -> Answer:
-        facts = Facts(document["request"])
-        args = [facts.value(p.name) for p in self._parameters if p.kind is p.POSITIONAL_ONLY]
-        kwargs = {p.name: facts.value(p.name) for p in self._parameters if p.kind is not p.POSITIONAL_ONLY}
+        known = Arguments(document["request"])
+        args = [known.value(p.name) for p in self._parameters if p.kind is p.POSITIONAL_ONLY]
+        kwargs = {p.name: known.value(p.name) for p in self._parameters if p.kind is not p.POSITIONAL_ONLY}
         with acting_for(None):
             try:
                 returned = await self._called(*args, **kwargs)
@@ -170,7 +169,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         if parameter.name not in NAMES and parameter.default is EMPTY:
             known = ", ".join(sorted(NAMES))
             raise LoadFailed(
-                f"{where} wants '{parameter.name}', which nobody gives: {known} are known, others need a default"
+                f"{where} has the unknown parameter '{parameter.name}', which needs a default; known are {known}"
             )
     return [parameter for parameter in parameters if parameter.name in NAMES]
 
@@ -212,17 +211,19 @@ def _filter(result: Any, resource: str) -> dict[str, Any] | None:
         )
     if resource == "store":
         raise WrongAnswer("a handler of the store returned a filter: it narrows value['namespace'] instead")
-    if _has_no_number(result):
-        raise WrongAnswer("a handler left a filter with a number that JSON has not: it would match null")
+    if _has_non_finite(result):
+        raise WrongAnswer(
+            "a handler left a filter with a number that JSON does not have: it would match null"
+        )
     return _json(result, "filter") or None
 
 
-def _has_no_number(value: Any) -> bool:
+def _has_non_finite(value: Any) -> bool:
     """Whether the value contains NaN or an infinity, which would become null in JSON."""
     if isinstance(value, Mapping):
-        return any(map(_has_no_number, value.values()))
+        return any(map(_has_non_finite, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_has_no_number, value))
+        return any(map(_has_non_finite, value))
     return isinstance(value, float) and not math.isfinite(value)
 
 

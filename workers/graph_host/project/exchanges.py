@@ -42,7 +42,7 @@ class Exchange:
         self._parts: deque[tuple[bytes, bytes]] = deque()
         self._arrived = asyncio.Event()
         self._credits = CREDITS
-        self._room = asyncio.Event()
+        self._has_credit = asyncio.Event()
 
     def open(self, head: dict[str, Any]) -> None:
         """Open an exchange that this host begins."""
@@ -52,7 +52,7 @@ class Exchange:
         """Handle a received part."""
         if kind == frames.CREDIT:
             self._credits += int(data)
-            self._room.set()
+            self._has_credit.set()
             return
         self._parts.append((kind, data))
         self._arrived.set()
@@ -85,8 +85,8 @@ class Exchange:
 
     async def _take_credit(self) -> None:
         while not self._credits and not self.is_closed:
-            self._room.clear()
-            await self._room.wait()
+            self._has_credit.clear()
+            await self._has_credit.wait()
         self._credits -= 1
 
     async def send_body(self, data: bytes) -> None:
@@ -103,7 +103,7 @@ class Exchange:
     def _end(self) -> None:
         self.is_closed = True
         self._arrived.set()
-        self._room.set()
+        self._has_credit.set()
         self._forget(self._id)
 
 

@@ -22,7 +22,7 @@ class Address(NamedTuple):
     port: int
 
 
-class Facts:
+class Arguments:
     """The values of `authenticate`'s parameters for one request, each computed on first use."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Url(str):
 
 
 async def _no_body(*_: Any) -> NoReturn:
-    raise RuntimeError("authenticate is asked before the body of the request is read")
+    raise RuntimeError("authenticate is called before the body of the request is read")
 
 
 class Request:
@@ -162,11 +162,11 @@ class Request:
     path_params: Mapping[str, str] = {}
     body = json = form = stream = _no_body
 
-    def __init__(self, facts: Facts) -> None:
-        self.scope = facts.scope
-        self.method = facts.method
-        self.url = Url(facts.url)
-        self.query_params = facts.query_params
+    def __init__(self, arguments: Arguments) -> None:
+        self.scope = arguments.scope
+        self.method = arguments.method
+        self.url = Url(arguments.url)
+        self.query_params = arguments.query_params
         self.client = self.scope["client"]
         self.headers = Headers(
             [(name.decode(), value.decode("latin-1")) for name, value in self.scope["headers"]]
@@ -178,9 +178,9 @@ class Request:
         return {name: morsel.value for name, morsel in cookies.items()}
 
 
-def _starlette_request(requests: Any, facts: Facts) -> Any:
-    request = _request_class(requests)(facts.scope, receive=_no_body)
-    request.facts = facts
+def _starlette_request(requests: Any, arguments: Arguments) -> Any:
+    request = _request_class(requests)(arguments.scope, receive=_no_body)
+    request.arguments = arguments
     return request
 
 
@@ -191,11 +191,11 @@ def _request_class(requests: Any) -> Any:
     class CallerRequest(requests.Request):
         """Starlette's request with the URL that the caller requested. A scope contains only its path."""
 
-        facts: Facts
+        arguments: Arguments
 
         @property
         def url(self) -> Any:
-            return datastructures.URL(self.facts.url)
+            return datastructures.URL(self.arguments.url)
 
     return CallerRequest
 

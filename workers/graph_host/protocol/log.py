@@ -57,7 +57,7 @@ class ProtocolLog:
         params = b"".join((self._place(ns, node), at, b',"data":', data, b"}"))
         if len(params) > self._max_bytes:
             if name != TOO_LARGE:
-                self._say_too_large(method, ns, len(params))
+                self._report_too_large(method, ns, len(params))
             return False
         self._send(_head(method, ns, id_tail, name) if id_tail else self._head(method, ns, name), params)
         return True
@@ -79,7 +79,7 @@ class ProtocolLog:
             self._places[key] = place
         return place
 
-    def _say_too_large(self, method: str, ns: Namespace, size: int) -> None:
+    def _report_too_large(self, method: str, ns: Namespace, size: int) -> None:
         message = f"{method} event of {size} bytes: the limit is {self._max_bytes} bytes"
         data: dict[str, Any] = {"name": TOO_LARGE, "payload": {"method": method, "message": message}}
         self.write("custom", ns, dumps(data), name=TOO_LARGE)

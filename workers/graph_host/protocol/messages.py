@@ -1,4 +1,4 @@
-"""Streamed messages: the model call of each, and the events of protocol v2 that transmit it block by block.
+"""Streamed messages: the model calls that produce them, and their events of protocol v2, block by block.
 
 LangGraph's stream of messages contains neither the calls nor their ends. A callback handler receives both. It is
 registered before LangGraph's own handler, so that the call of a message is already known when the message is streamed.
@@ -61,11 +61,10 @@ class ModelCalls(BaseCallbackHandler):
     run_inline = True  # otherwise LangChain starts a thread for each call of the handler
 
     def __init__(self) -> None:
-        self.over: deque[ModelCall] = deque()  # ended calls in order; the writer removes them
+        self.ended: deque[ModelCall] = deque()  # in order; the writer removes them
         self._calls: dict[UUID, ModelCall] = {}
-        self._unstreamed: dict[
-            int, tuple[BaseMessage, ModelCall]
-        ] = {}  # messages not streamed yet, by identity
+        # Messages not streamed yet, by identity.
+        self._unstreamed: dict[int, tuple[BaseMessage, ModelCall]] = {}
         self._nodes: OrderedDict[int, Any] = OrderedDict()  # metadata of nodes, by identity
 
     def call_of(self, message: BaseMessage) -> ModelCall | None:
@@ -127,13 +126,13 @@ class ModelCalls(BaseCallbackHandler):
         if isinstance(message, BaseMessage):
             call.answer = message
             self._unstreamed[id(message)] = (message, call)
-        self.over.append(call)
+        self.ended.append(call)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         call = self._calls.pop(run_id, None)
         if call is not None:
             call.error = error
-            self.over.append(call)
+            self.ended.append(call)
 
 
 class MessageBlocks:

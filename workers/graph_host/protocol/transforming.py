@@ -40,36 +40,36 @@ async def transformed(
             async for chunk in chunks:
                 yield chunk
             return
-        line = _Line(transformers, writer)
-        writer.intercept = line.events.append
+        pipeline = _Pipeline(transformers, writer)
+        writer.intercept = pipeline.events.append
         try:
             async for chunk in chunks:
-                yield chunk  # the consumer writes the chunk's events into `line.events`
-                await line.work()
-            await line.finish()
+                yield chunk  # the consumer writes the chunk's events into `pipeline.events`
+                await pipeline.transform()
+            await pipeline.finish()
         except BaseException as error:
-            await line.fail(error)
+            await pipeline.fail(error)
             raise
         finally:
             writer.intercept = None
 
 
-class _Line:
+class _Pipeline:
     """The pipeline of events through the transformers."""
 
-    def __init__(self, transformers: Any, writer: ProtocolWriter) -> None:
+    def __init__(self, dispatcher: Any, writer: ProtocolWriter) -> None:
         self.events: list[dict[str, Any]] = []
-        self._mux = transformers
+        self._dispatcher = dispatcher
         self._writer = writer
-        self._kept = aiter(transformers._events)
-        self._produced = transformers._events._items
+        self._subscription = aiter(dispatcher._events)  # without one LangGraph discards the events
+        self._produced = dispatcher._events._items
 
-    async def work(self) -> None:
+    async def transform(self) -> None:
         """Pass the collected events through the transformers and write the results."""
         events, self.events[:] = list(self.events), []
         for event in events:
             try:
-                await self._mux.apush(event)
+                await self._dispatcher.apush(event)
             except Exception as error:  # any error of a transformer
                 log.warning("a stream transformer failed: %s", text_of(error, repr), exc_info=error)
             self._write(event)
@@ -77,14 +77,14 @@ class _Line:
     async def finish(self) -> None:
         """Close the transformers and write the events that they add at the end."""
         try:
-            await self._mux.aclose()
+            await self._dispatcher.aclose()
         except Exception as error:
             log.warning("a stream transformer failed: %s", text_of(error, repr), exc_info=error)
         self._write(None)
 
     async def fail(self, error: BaseException) -> None:
         with contextlib.suppress(Exception):
-            await self._mux.afail(error)
+            await self._dispatcher.afail(error)
         self._write(None)
 
     def _write(self, pushed: dict[str, Any] | None) -> None:

@@ -225,7 +225,7 @@ class ProtocolWriter:
         streamed = self._messages.get(key)
         if streamed is None:
             streamed = self._begin_message(key, ns, message, metadata)
-        self._say(streamed, streamed.blocks.add(message))
+        self._write_message_events(streamed, streamed.blocks.add(message))
         is_last = not is_chunk or getattr(message, "chunk_position", None) == "last"
         if is_last:
             self._end_message(key)
@@ -237,7 +237,7 @@ class ProtocolWriter:
     ) -> Streamed:
         blocks = MessageBlocks(message)
         streamed = self._messages[key] = Streamed(blocks, _graph_of(metadata, ns), metadata, key)
-        self._say(streamed, [blocks.begin(message, metadata)])
+        self._write_message_events(streamed, [blocks.begin(message, metadata)])
         return streamed
 
     def _end_message(
@@ -248,17 +248,17 @@ class ProtocolWriter:
             return
         if event == "failed":
             details = {"message": (error or {}).get("message"), "code": (error or {}).get("error")}
-            self._say(streamed, [{"event": "error", **details}])
+            self._write_message_events(streamed, [{"event": "error", **details}])
         elif event == "completed":
-            self._say(streamed, streamed.blocks.finish())
+            self._write_message_events(streamed, streamed.blocks.finish())
 
     def _settle(self) -> None:
         """End the messages of finished calls whose chunks have all been streamed."""
-        over = self.calls.over
-        for _ in range(len(over)):
-            call = over.popleft()
+        ended = self.calls.ended
+        for _ in range(len(ended)):
+            call = ended.popleft()
             if not call.is_streamed:
-                over.append(call)
+                ended.append(call)
                 continue
             self.calls.forget(call)
             if call.error is None:
@@ -266,7 +266,7 @@ class ProtocolWriter:
             elif isinstance(call.error, Exception):  # a cancelled call's message just stops
                 self._end_message(call.run_id, "failed", error_record(call.error))
 
-    def _say(self, streamed: Streamed, events: Iterable[dict[str, Any]]) -> None:
+    def _write_message_events(self, streamed: Streamed, events: Iterable[dict[str, Any]]) -> None:
         known = {"run_id": streamed.run_id, "message_id": streamed.blocks.id}
         metadata: Mapping[str, Any] = streamed.metadata
         if self.intercept is not None:
