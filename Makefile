@@ -9,11 +9,11 @@ export UV_PYTHON_DOWNLOADS := never
 # Tests start hundreds of Python processes: they do not each compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
-# Two workers more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most four.
+# Four workers more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most six.
 # A worker takes a module at a time, those that take longest first.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
-PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-SUITE := -m "not release" $(PARALLEL)
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
+PARALLEL := --numprocesses $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
+SUITE := -m "not release" --ignore tests/release $(PARALLEL)
 FAST := tests/contract tests/unit
 
 .PHONY: help install run demo test test-fast test-release test-times coverage soak check format lock dist sbom docs docs-site chart pictures vendor clean

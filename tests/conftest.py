@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -65,6 +66,7 @@ hypothesis.settings.load_profile("runyard")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare what all workers share: the platform, and a folder instead of the contexts of the user's command line."""
+    gc.disable()  # until all tests are collected: their modules are never freed, and each collection would scan them
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="runyard-config-")
         config.add_cleanup(folder.cleanup)
@@ -78,6 +80,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(RELEASE):
             item.add_marker(pytest.mark.release)
     module_times.longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -133,11 +133,11 @@ def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLang
 def test_a_frozen_runner_loses_its_runs_also_when_it_leads_upkeep(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
-    follower = Follower(stack, thread_id, "counts", {"n": 8, "seconds": 0.3})
-    wait_until(lambda: len(follower.steps()) >= 3)
     (runner,) = stack.pids("runner")
+    lead(stack, runner)  # before the run, which would otherwise end meanwhile on a busy machine
+    follower = Follower(stack, thread_id, "counts", {"n": 8, "seconds": 0.3})
+    wait_until(follower.steps)
 
-    lead(stack, runner)
     os.kill(runner, signal.SIGSTOP)
     try:
         wait_until(lambda: sdk.runs.list(thread_id)[0]["status"] == "pending", timeout=30)

@@ -236,7 +236,7 @@ def test_a_read_whose_runner_is_lost_is_sent_again_but_not_an_update(
         update = {"values": {"text": "x"}, "as_node": "say"}
         updating = pool.submit(brittle.post, f"threads/{thread_id}/state", json=update)
         reading = pool.submit(brittle.get, f"threads/{thread_id}/history")
-        wait_until(lambda: begun() == before + 2)
+        wait_until(lambda: begun() == before + 2, PATIENCE_SECONDS)
         time.sleep(0.5)  # until web knows which runner has taken them
         stack.kill("runner", number)
         updated = updating.result()

@@ -27,12 +27,21 @@ def body(thread_id: str, steps: int, seconds: float, **more: Any) -> dict[str, A
 
 def start(stack: Stack, count: int, steps: int, seconds: float) -> list[str]:
     """Start runs, each on a new thread. Returns the thread ids."""
+    threads = new_threads(stack, count)
+    start_on(stack, threads, steps, seconds)
+    return threads
+
+
+def new_threads(stack: Stack, count: int) -> list[str]:
     sdk = stack.sdk("kitchen")
-    threads = [sdk.threads.create()["thread_id"] for _ in range(count)]
+    return [sdk.threads.create()["thread_id"] for _ in range(count)]
+
+
+def start_on(stack: Stack, threads: list[str], steps: int, seconds: float) -> None:
+    """Start a run on each of these threads."""
     for thread_id in threads:
         path = f"/d/kitchen/threads/{thread_id}/runs"
         stack.client.post(path, json=body(thread_id, steps, seconds)).raise_for_status()
-    return threads
 
 
 def rows(stack: Stack, where: str = "true", **values: Any) -> list[dict[str, Any]]:
