@@ -32,7 +32,7 @@ help:
 	@echo "make pictures  take the pictures of the console for the docs anew"
 	@echo "make docs-site  the documentation as a site, in web/static/guide, where the service shows it"
 	@echo "make dist     the wheel and the source distribution, in dist;  make sbom  what they are made of, as CycloneDX"
-	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make chart  write deploy/helm;  make clean  remove what was made"
+	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write the generated pages of docs/reference;  make chart  write deploy/helm;  make clean  remove what was made"
 
 install: $(STAMP)
 
@@ -87,7 +87,7 @@ format: install
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 docs: install
-	@$(BIN)/python -m docs.settings
+	@$(BIN)/python -m docs.generate
 
 # Loads nothing from the network, neither now nor when somebody reads it.
 docs-site: install
