@@ -16,7 +16,7 @@ PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-load
 SUITE := -m "not release" $(PARALLEL)
 FAST := tests/contract tests/unit
 
-.PHONY: help install run demo test test-fast test-release test-times coverage soak check format lock dist sbom docs chart pictures vendor clean
+.PHONY: help install run demo test test-fast test-release test-times coverage soak check format lock dist sbom docs docs-site chart pictures vendor clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
@@ -30,8 +30,9 @@ help:
 	@echo "make check    lint, format and types"
 	@echo "make vendor   write the console's libraries anew, from their lock file"
 	@echo "make pictures  take the pictures of the console for the docs anew"
+	@echo "make docs-site  the documentation as a site, in web/static/guide, where the service shows it"
 	@echo "make dist     the wheel and the source distribution, in dist;  make sbom  what they are made of, as CycloneDX"
-	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make chart  write deploy/helm;  make clean  remove what was made"
+	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write the generated pages of docs/reference;  make chart  write deploy/helm;  make clean  remove what was made"
 
 install: $(STAMP)
 
@@ -86,7 +87,11 @@ format: install
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 docs: install
-	@$(BIN)/python -m docs.settings
+	@$(BIN)/python -m docs.generate
+
+# Loads nothing from the network, neither now nor when somebody reads it.
+docs-site: install
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(CURDIR)/web/static/guide
 
 chart: install
 	@$(BIN)/python -m deploy.chart

@@ -2,7 +2,7 @@
 
 The costs are measured on a platform that this command starts and stops (`bench/costs.py`), or read from a file.
 They are CPU time and bytes, so they scale linearly: twice the runs cost twice as much until a single server is
-full. The table shows that limit; `docs/capacity.md` explains what to do about it.
+full. The table shows that limit; `docs/operating/sizing.md` explains what to do about it.
 """
 
 from __future__ import annotations

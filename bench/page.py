@@ -1,4 +1,4 @@
-"""`python -m bench page FILE...`: write the tables and the chart of `docs/performance.md` from results.
+"""`python -m bench page FILE...`: write the tables and the chart of `docs/operating/performance.md` from results.
 
 `bench/measured.jsonl` keeps only the figures that the tables show, so both can be rendered again without measuring.
 """
@@ -16,7 +16,7 @@ from bench.measuring import Row
 
 PROJECT = Path(__file__).parents[1]
 MEASURED = PROJECT / "bench" / "measured.jsonl"
-PAGE = PROJECT / "docs" / "performance.md"
+PAGE = PROJECT / "docs" / "operating" / "performance.md"
 CHART = PROJECT / "docs" / "pictures" / "performance.svg"
 BEGIN, END = "<!-- made by `python -m bench page` -->\n", "<!-- end -->\n"
 

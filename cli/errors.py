@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Scripts rely on these exit codes. `runyard deploy --help` and docs/cli.md document them.
+# Scripts rely on these exit codes. `runyard deploy --help` and docs/reference/cli.md document them.
 FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
 
 

@@ -43,7 +43,7 @@ def setting(
 ) -> Any:
     """Declare a field that is read from an environment variable, else from its former name `old_name`.
 
-    `docs/settings.md` is generated from these declarations. It prints `meaning`, and `shown` in place of a default
+    `docs/reference/settings.md` is generated from these declarations. It prints `meaning`, and `shown` in place of a default
     that depends on another setting.
     """
     described = {

@@ -57,18 +57,18 @@ class Settings:
     database_pooler: str = setting(
         "RUNYARD_DATABASE_POOLER",
         "none",
-        "`transaction`: DATABASE_URL and DATABASE_READ_URL lead to PgBouncer with `pool_mode = transaction`: see [PgBouncer](capacity.md#pgbouncer)",
+        "`transaction`: DATABASE_URL and DATABASE_READ_URL lead to PgBouncer with `pool_mode = transaction`: see [PgBouncer](../operating/sizing.md#pgbouncer)",
     )
     database_read_url: str | None = setting(
         "DATABASE_READ_URL",
         None,
-        "`postgresql://…` of a read replica, for searches and lists: see [Read replicas](capacity.md#read-replicas)",
+        "`postgresql://…` of a read replica, for searches and lists: see [Read replicas](../operating/sizing.md#read-replicas)",
         is_secret=True,
     )
     redis_broker_url: str | None = setting(
         "REDIS_BROKER_URL",
         None,
-        "another Redis for Celery's messages and notifications of workers; the same in all processes: see [Redis by role](capacity.md#redis-by-role)",
+        "another Redis for Celery's messages and notifications of workers; the same in all processes: see [Redis by role](../operating/sizing.md#redis-by-role)",
         is_secret=True,
         shown="`REDIS_URL`",
     )
@@ -87,7 +87,7 @@ class Settings:
     cache_dir: Path = setting(
         "RUNYARD_CACHE_DIR",
         Path(".runyard/cache"),
-        "downloaded wheels and what was installed from them, shared by all builds: see [Builds](deploying.md#builds)",
+        "downloaded wheels and what was installed from them, shared by all builds: see [Builds](langgraph-json.md#builds)",
         shown="`cache` in the data directory",
     )
     runtime_dir: Path = setting(

@@ -10,5 +10,5 @@
     restoring   loads a file into an empty database, in one transaction
 
 Rule: a backup supplies rows, never a statement or a definition. Migrations create the tables of a restore.
-Rule: no backup contains Redis. The service can lose all data in Redis (docs/architecture.md).
+Rule: no backup contains Redis. The service can lose all data in Redis (docs/concepts/architecture.md).
 """

@@ -48,7 +48,9 @@ MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
 # Of `runyard new`
 TEMPLATES = PROJECT / "examples"
 TEMPLATE = "chat"
-NOT_COPIED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info", ".venv")
+NOT_COPIED = shutil.ignore_patterns(
+    "__pycache__", ".env*", ".runyard", "*.egg-info", ".venv", "node_modules", "dist"
+)
 # An example is deployed from the folder of the service, a new project from its own.
 ELSEWHERE = (
     "\n\nTo deploy it to a running service, keep a key of the service once with `runyard login`. In the folder of"

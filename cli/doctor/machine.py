@@ -39,7 +39,7 @@ SECRET_FILES = (KEPT_KEY, embedded.SECRET_KEYS, "valkey/password", "valkey/valke
 def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Report variables that nothing reads, and those that only `runyard dev` may set."""
     for text in unknown_variables(environment):
-        yield warning("variables", text, "Correct or remove it: docs/settings.md has them all.")
+        yield warning("variables", text, "Correct or remove it: docs/reference/settings.md has them all.")
     try:
         check_public(environment)
     except BadSetting as error:

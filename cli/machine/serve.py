@@ -51,7 +51,7 @@ def up(port: Port = None, host: Host = None) -> None:
     """Start the service: servers, database, every process. Ctrl-C stops it.
 
     PostgreSQL and Valkey come along and keep their data in RUNYARD_DATA_DIR (.runyard), unless DATABASE_URL and
-    REDIS_URL name others. docs/settings.md lists all settings.
+    REDIS_URL name others. docs/reference/settings.md lists all settings.
     """
     raise typer.Exit(serve(settings_for(port, host)))
 

@@ -1,7 +1,7 @@
 """Database versions: the version this code needs, the version of the database, and waiting for it.
 
 A release works with its own version and every newer one: a migration first expands the schema, and a later one removes
-what no release uses (docs/upgrading.md). With an older version some statements would fail, so a process does not start.
+what no release uses (docs/operating/upgrading.md). With an older version some statements would fail, so a process does not start.
 
 Importing this module loads neither SQLAlchemy nor the driver: the fork server and the command line load it.
 """

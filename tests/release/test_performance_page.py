@@ -1,4 +1,4 @@
-"""docs/performance.md matches the bench: the same lines, and tables and a chart rendered from the measurements."""
+"""docs/operating/performance.md matches the bench: the same lines, and tables and a chart rendered from the measurements."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from langgraph_sdk import Auth
 from starlette.testclient import TestClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("approval", "chat", "digest", "members", "research", "retrieval", "supervisor", "tools")
+NAMES = ("approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools")
 WITH_MODEL = ("digest", "retrieval", "supervisor", "tools")  # share one model.py, each with a copy
 
 
@@ -213,6 +213,22 @@ def test_approval_pays_small_amounts_without_asking() -> None:
     done = graph("approval").invoke({"customer": "Ada", "amount": 5.0})
 
     assert done["outcome"] == "paid 5.00 to Ada"
+
+
+@pytest.mark.parametrize(
+    ("decision", "reply"),
+    [({"approve": True}, "Done, I have sent it."), ({"approve": False}, "All right, I have sent nothing.")],
+)
+def test_react_asks_before_it_sends(decision: Any, reply: str) -> None:
+    react = graph("react")
+    react.checkpointer = InMemorySaver()
+    config: Any = {"configurable": {"thread_id": "1"}}
+
+    stopped = asyncio.run(react.ainvoke({"messages": [HumanMessage("Send a letter to Ada")]}, config))
+    assert stopped["__interrupt__"][0].value == {"question": "May I do this: Send a letter to Ada"}
+
+    done = asyncio.run(react.ainvoke(Command(resume=decision), config))
+    assert done["messages"][-1].text == reply
 
 
 def test_research_streams_its_subgraphs_while_they_search() -> None:

@@ -40,7 +40,7 @@ USES = {  # server → processes that connect to it
     "internet": {"web", "runner", "builder"},
 }
 PORTS = {"postgres": 5432, "redis": 6379}
-GIVEN_BY_YOU = {  # keys of the Secrets that the reader of docs/kubernetes.md creates
+GIVEN_BY_YOU = {  # keys of the Secrets that the reader of docs/operating/kubernetes.md creates
     "runyard": {
         "DATABASE_URL", "REDIS_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "POSTGRES_PASSWORD", "REDIS_PASSWORD",
         "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "REDIS_BROKER_URL", "REDIS_EVENTS_URL",
@@ -139,7 +139,7 @@ def test_its_processes_get_known_settings_and_only_the_keys_that_they_use(overla
         assert ("REDIS_URL" in names) == (process in USES["redis"])
         assert container["envFrom"] == [{"configMapRef": {"name": configuration["metadata"]["name"]}}]
 
-    docs = (FOLDER.parents[1] / "docs" / "kubernetes.md").read_text()
+    docs = (FOLDER.parents[1] / "docs" / "operating" / "kubernetes.md").read_text()
 
     assert not of_kind(manifests, "Secret")
     for _, pod in pods(manifests):

@@ -148,7 +148,7 @@ def advice(settings: Settings) -> str:
         return (
             "In a container level 1 needs root with the capabilities that docker-compose.yml lists, and level 2 the"
             " security options of deploy/sandbox.yml or deploy/kubernetes/components/sandbox: see Isolation in"
-            " docs/operating.md."
+            " docs/operating/security.md."
         )
     return "Level 2 needs a working bubblewrap: install bwrap, or allow user namespaces (sysctl)."
 

@@ -1,4 +1,4 @@
-// A shop's agents, as docs/console.md shows them: `make pictures` keeps what is seen here.
+// A shop's agents, as docs/guides/console.md shows them: `make pictures` keeps what is seen here.
 
 import { api, assert, scenario } from "./harness.mjs";
 

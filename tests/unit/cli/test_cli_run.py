@@ -437,7 +437,7 @@ def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
         (["full/file"], "is not empty", 1),
         (
             ["new", "--template", "none"],
-            "approval, chat, digest, members, research, retrieval, supervisor, tools",
+            "approval, chat, digest, members, react, research, retrieval, supervisor, tools",
             2,
         ),
         ([], "Name the directory", 2),
@@ -457,5 +457,5 @@ def test_a_new_project_overwrites_nothing(
 def test_the_templates_are_listed() -> None:
     listed = invoke("new", "--list").stdout
     assert [line.split()[0] for line in listed.splitlines()] == [
-        "approval", "chat", "digest", "members", "research", "retrieval", "supervisor", "tools",
+        "approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools",
     ]  # fmt: skip

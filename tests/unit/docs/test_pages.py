@@ -1,4 +1,4 @@
-"""The files, links, headings and settings that the README and the pages of docs/ name exist."""
+"""The files and settings that the README and the pages of docs/ name exist, and generated pages match the code."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.main import get_command
 
-from cli.main import app
-from docs import settings
+from docs import generate
 from shared import __version__
 from shared.models import METADATA
 from shared.settings import VARIABLES, names_of
@@ -19,14 +17,15 @@ from tests.support.commands import invoke
 
 PROJECT = Path(__file__).parents[3]
 README = PROJECT / "README.md"
-ARCHITECTURE = PROJECT / "docs" / "architecture.md"
+CONTRIBUTING = PROJECT / "CONTRIBUTING.md"
+ARCHITECTURE = PROJECT / "docs" / "concepts" / "architecture.md"
 PAGES = [
     README,
     PROJECT / "CONTRIBUTING.md",
     PROJECT / "CHANGELOG.md",
     PROJECT / "SECURITY.md",
     PROJECT / "CODE_OF_CONDUCT.md",
-    *sorted((PROJECT / "docs").glob("*.md")),
+    *sorted((PROJECT / "docs").rglob("*.md")),
 ]
 # The version in the name of a wheel, in a tag of the repository or the image, or in a chart.
 VERSION = re.compile(
@@ -39,39 +38,33 @@ BY_NAME = re.compile(
 )
 FENCED = re.compile(r"```.*?```", re.DOTALL)
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings."""
-    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(PROJECT).as_posix())
 
 
 def section(page: Path, title: str) -> str:
     return page.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_readme_is_read_in_one_go_and_leads_to_every_page() -> None:
+def test_the_readme_is_read_in_one_go_and_leads_to_the_other_pages() -> None:
     assert len(README.read_text().splitlines()) <= 120
 
     linked = {
         (PROJECT / target).resolve() for target in re.findall(r"\]\(([\w/.]+\.md)\)", README.read_text())
     }
 
-    assert set(PAGES) - {README} <= linked
+    assert {*PROJECT.glob("*.md"), PROJECT / "docs" / "index.md"} - {README} <= linked
 
 
 def test_every_folder_and_file_of_the_map_exists() -> None:
     folder = ""
-    for line in section(ARCHITECTURE, "The map").partition("```\n")[2].partition("```")[0].splitlines():
+    for line in section(CONTRIBUTING, "The map").partition("```\n")[2].partition("```")[0].splitlines():
         indent, name = len(line) - len(line.lstrip()), line.split()[0]
         folder = name if not indent and name.endswith("/") else folder if indent else ""
         assert (PROJECT / (folder + name if indent else name)).exists(), line
 
 
 def test_every_room_is_on_the_map() -> None:
-    drawn = re.findall(r"^  (\w+)/", section(ARCHITECTURE, "The map"), re.MULTILINE)
+    drawn = re.findall(r"^  (\w+)/", section(CONTRIBUTING, "The map"), re.MULTILINE)
     rooms = {
         path.parent.name
         for package in ("web", "workers", "shared")
@@ -82,35 +75,18 @@ def test_every_room_is_on_the_map() -> None:
 
 
 @each_page
-def test_every_file_link_and_setting_that_a_page_names_exists(page: Path) -> None:
+def test_every_file_and_setting_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(
         r"`((?:shared|web|workers|cli|docs|examples|bench|tests)/[\w/.]+)(?::\w+)?`", page.read_text()
     )
 
     assert [path for path in named if not (PROJECT / path).exists()] == []
 
-    for target in re.findall(r"\]\(([^)]+)\)", FENCED.sub("", page.read_text())):
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.exists(), target
-        assert not anchor or anchor in anchors(there), target
-
     settings_named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
 
     # Variables of the command line, the GitLab job and the tests
     of_others = {"RUNYARD_ORG", "RUNYARD_CONTEXT", "RUNYARD_PACKAGE", shared_stack.URL, shared_stack.KEY}
     assert settings_named - of_others <= {name for field in VARIABLES for name in names_of(field)}
-
-
-def test_the_page_of_the_command_line_has_every_command() -> None:
-    page = (PROJECT / "docs" / "cli.md").read_text()
-    described = {
-        name
-        for cell in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
-        for name in re.findall(r"`(\w+)", cell)
-    }
-
-    assert described == set(get_command(app).commands)  # type: ignore[attr-defined]
 
 
 def test_nothing_installs_the_package_from_an_index_by_its_name() -> None:
@@ -133,7 +109,7 @@ def test_nothing_installs_the_package_from_an_index_by_its_name() -> None:
 
 
 def test_pages_and_manifests_name_the_version_that_is_in_the_tree() -> None:
-    files = [README, *(PROJECT / "docs").glob("*.md"), *(PROJECT / "deploy").rglob("*.y*ml")]
+    files = [README, *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "deploy").rglob("*.y*ml")]
 
     versions = {
         path.relative_to(PROJECT).as_posix(): set(VERSION.findall(path.read_text()))
@@ -141,8 +117,7 @@ def test_pages_and_manifests_name_the_version_that_is_in_the_tree() -> None:
         if VERSION.search(path.read_text())
     }
     assert {
-        "docs/operating.md",
-        "docs/deploying.md",
+        "docs/operating/install.md",
         "deploy/github/example-workflow.yml",
         "deploy/kubernetes/overlays/production/kustomization.yaml",
     } <= versions.keys()
@@ -165,11 +140,25 @@ def test_the_forms_for_issues_are_ones_that_github_shows() -> None:
             assert field["attributes"].get("label" if field["type"] != "markdown" else "value")
 
 
-def test_the_page_of_settings_is_what_the_code_says() -> None:
-    assert settings.PAGE.read_text() == settings.page(), "make docs"
-    listed = re.findall(r"^\| `([A-Z_]+)` \|", settings.page(), re.MULTILINE)
+@pytest.mark.parametrize(("path", "expected"), list(generate.pages()), ids=lambda value: getattr(value, "name", ""))
+def test_generated_pages_match_the_code(path: Path, expected: str) -> None:
+    assert path.read_text() == expected, "make docs"
+
+
+def test_the_page_of_settings_has_every_setting() -> None:
+    listed = re.findall(
+        r"^\| `([A-Z_]+)` \|", (PROJECT / "docs/reference/settings.md").read_text(), re.MULTILINE
+    )
     of_dev = {"RUNYARD_DEV_DEPLOYMENT", "RUNYARD_DEV_ORIGIN"}
     assert (set(listed), len(listed)) == (set(VARIABLES.values()) - of_dev, len(VARIABLES) - len(of_dev))
+
+
+def test_the_site_has_every_page() -> None:
+    listed = set(re.findall(r"^ +- ([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE))
+
+    assert {
+        page.relative_to(PROJECT / "docs").as_posix() for page in (PROJECT / "docs").rglob("*.md")
+    } <= listed
 
 
 @pytest.mark.parametrize(
@@ -177,11 +166,11 @@ def test_the_page_of_settings_is_what_the_code_says() -> None:
     [(None, ""), ("", ""), (30.0, "`30`"), (0.5, "`0.5`"), (("a", "b"), "`a,b`"), (False, "`False`")],
 )
 def test_a_default_is_shown_as_an_operator_writes_it(default: object, expected: str) -> None:
-    assert settings.shown(default) == expected
+    assert generate.shown(default) == expected
 
 
 def test_what_grows_names_each_table() -> None:
-    page = (PROJECT / "docs" / "operating.md").read_text()
+    page = (PROJECT / "docs" / "operating" / "sizing.md").read_text()
     section = page.partition("## What grows\n")[2].partition("\n## ")[0]
     first_cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     named = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]

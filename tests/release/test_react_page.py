@@ -1,0 +1,59 @@
+"""The page of examples/react: it builds with the packages of its lock file, and works in a real browser.
+
+The rows are in `tests/js/react.mjs`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from cli.machine.procfile import PROJECT
+from tests.support import javascript
+from tests.support.servers import free_port
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+EXAMPLE = PROJECT / "examples" / "react"
+PAGE = EXAMPLE / "page"
+BUILD = ("node_modules/typescript/bin/tsc", "node_modules/vite/bin/vite.js build")
+
+
+@pytest.fixture(scope="module")
+def page(stack: Stack) -> Iterator[str]:
+    """Address of the built page, which talks to a deployment of the example."""
+    deployment_url = f"{stack.url}/d/{stack.deploy(EXAMPLE)}"
+    for command in BUILD:
+        assert javascript.run_script(PAGE, *command.split()) == 0
+    port = free_port()
+    server = subprocess.Popen(
+        [
+            *(javascript.NODE / "node", "node_modules/vite/bin/vite.js", "preview"),
+            *("--host", "127.0.0.1", "--port", str(port), "--strictPort"),
+        ],
+        cwd=javascript.installed(PAGE),
+        env=javascript.environment(DEPLOYMENT_URL=deployment_url, RUNYARD_API_KEY=stack.api_key),
+        stdout=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}/"
+    try:
+        wait_until(lambda: _serves(url), 30)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _serves(url: str) -> bool:
+    try:
+        return httpx.get(url).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("row", javascript.names_of_tests("react.mjs"))
+def test_the_page_does_what_people_expect(page: str, row: str) -> None:
+    javascript.check(row, "browser", "react.mjs", page, "", TMPDIR=str(javascript.chromium()))
