@@ -77,7 +77,9 @@ def readable(environment: Mapping[str, str]) -> tuple[Settings, dict[str, str], 
             removed = [each for each in (name, f"{name}_FILE") if usable.pop(each, None) is not None]
             if not removed:
                 raise  # the error names no variable of the environment, which is a bug
-            bad.append(fails(name, str(error), "Mend it or take it away: docs/reference/settings.md has them all."))
+            bad.append(
+                fails(name, str(error), "Mend it or take it away: docs/reference/settings.md has them all.")
+            )
 
 
 def _variable_of(message: str) -> str:
