@@ -144,10 +144,12 @@ class Settings:
     allowed_addresses: tuple[str, ...] = setting(
         "RUNYARD_ALLOWED_ADDRESSES",
         (),
-        "networks, addresses and host names, separated by commas, that token endpoints, discovery and sources may be at though they are private",
+        "private networks, addresses and host names, separated by commas, that the service may call: OAuth providers, sources of deployments, receivers of webhooks",
     )
     allow_http: bool = setting(
-        "RUNYARD_ALLOW_HTTP", False, "`true`: such addresses may also begin with `http://`"
+        "RUNYARD_ALLOW_HTTP",
+        False,
+        "`true`: the service may also call OAuth providers, sources of deployments and receivers of webhooks by `http://`",
     )
     oauth_redirect_url: str | None = setting(
         "RUNYARD_OAUTH_REDIRECT_URL",
@@ -238,7 +240,7 @@ class Settings:
     proxy_addresses: tuple[str, ...] = setting(
         "RUNYARD_PROXY_ADDRESSES",
         ("127.0.0.0/8", "::1"),
-        "addresses and networks without that limit: a reverse proxy brings everybody's connections",
+        "addresses and networks of reverse proxies, which `RUNYARD_CONNECTIONS_PER_ADDRESS` does not limit",
     )
 
     # Monitoring and remote control
@@ -288,7 +290,7 @@ class Settings:
     sandbox_user: str = setting(
         "RUNYARD_SANDBOX_USER",
         "nobody",
-        "whom user code runs as when the service runs as root and there is no sandbox",
+        "the user that user code runs as when the service runs as root and there is no sandbox",
     )
 
     # Builds
