@@ -105,7 +105,7 @@ def start_traffic(app: Flask) -> None:
 
 
 # Routes that are called all the time and tell nothing about runs.
-UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>")
+UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>", "/o/guide/<path:name>")
 
 
 class Observation:
