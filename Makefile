@@ -95,9 +95,12 @@ format: install
 docs: install
 	@$(BIN)/python -m docs.generate
 
+# The times in what is built for a release. The same commit gives the same bytes.
+COMMIT_TIME = $(if $(wildcard .git),$$(git log -1 --format=%ct),1580601600)
+
 # Loads nothing from the network, neither now nor when somebody reads it.
 docs-site: install
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(CURDIR)/web/static/guide
+	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(CURDIR)/web/static/guide
 
 chart: install
 	@$(BIN)/python -m deploy.chart
@@ -119,10 +122,9 @@ lock:
 	@$(COMPILE) pyproject.toml -c requirements.lock -o requirements-cli.lock
 	@$(COMPILE) pyproject.toml --extra server --extra otel --extra dev -c requirements.lock -o requirements-dev.lock
 
-# The same commit gives the same bytes: times in the archives are the commit's, not the clock's.
 OUT := dist
 dist: install
-	@SOURCE_DATE_EPOCH=$(if $(wildcard .git),$$(git log -1 --format=%ct),1580601600) \
+	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) \
 		$(UV) build --quiet --clear --no-build-isolation --python $(BIN)/python --out-dir $(OUT)
 	@cd $(OUT) && sha256sum runyard-* | tee SHA256SUMS
 

@@ -144,12 +144,12 @@ class Settings:
     allowed_addresses: tuple[str, ...] = setting(
         "RUNYARD_ALLOWED_ADDRESSES",
         (),
-        "private networks, addresses and host names, separated by commas, that token endpoints, discovery, sources and webhooks may use",
+        "private networks, addresses and host names, separated by commas, that the service may call: OAuth providers, sources of deployments, receivers of webhooks",
     )
     allow_http: bool = setting(
         "RUNYARD_ALLOW_HTTP",
         False,
-        "`true`: URLs of token endpoints, discovery, sources and webhooks may also begin with `http://`",
+        "`true`: the service may also call OAuth providers, sources of deployments and receivers of webhooks by `http://`",
     )
     oauth_redirect_url: str | None = setting(
         "RUNYARD_OAUTH_REDIRECT_URL",
@@ -242,7 +242,7 @@ class Settings:
     proxy_addresses: tuple[str, ...] = setting(
         "RUNYARD_PROXY_ADDRESSES",
         ("127.0.0.0/8", "::1"),
-        "addresses and networks exempt from `RUNYARD_CONNECTIONS_PER_ADDRESS`, such as reverse proxies, which carry the connections of all clients",
+        "addresses and networks of reverse proxies, which `RUNYARD_CONNECTIONS_PER_ADDRESS` does not limit",
     )
 
     # Monitoring and remote control
@@ -292,7 +292,7 @@ class Settings:
     sandbox_user: str = setting(
         "RUNYARD_SANDBOX_USER",
         "nobody",
-        "the system user that user code runs as if the service runs as root without a sandbox",
+        "the user that user code runs as when the service runs as root and there is no sandbox",
     )
 
     # Builds

@@ -16,7 +16,7 @@ from web.gate.addresses import Addresses
 from web.http import errors, sse
 from web.http.request_bodies import Bodies
 from web.http.responses import Orjson
-from web.ops import api_document, console, docs, health
+from web.ops import api_document, console, docs, guide, health
 
 DEPLOYMENT_MOUNT = "/d/<deployment>"
 
@@ -83,6 +83,7 @@ def create_app(settings: Settings) -> Flask:
         app.register_blueprint(blueprint)
         app.register_blueprint(blueprint, url_prefix=DEPLOYMENT_MOUNT, name=f"deployment_{blueprint.name}")
     app.register_blueprint(console.bp)
+    app.register_blueprint(guide.bp)
     app.register_blueprint(control_plane.bp)
     app.register_blueprint(deployment_api.bp, url_prefix=DEPLOYMENT_MOUNT)
     return app

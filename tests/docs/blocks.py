@@ -65,7 +65,7 @@ class Block:
     title: path of the file that the block is, relative to the page's working folder.
     needs: what the block needs that a test does not have; the block is not executed.
     terminal: the block runs beside the others, as in a second terminal. An address (`http://127.0.0.1:9000/ok`) is waited for
-        until it answers, and with neither 404 nor 503.
+        until it answers with success.
     fails: the reason why the block's last command is expected to fail.
     """
 

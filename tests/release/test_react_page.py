@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from cli.machine.procfile import PROJECT
+from tests.docs.blocks import blocks
 from tests.support import javascript
 from tests.support.servers import free_port
 from tests.support.stack import Stack
@@ -19,6 +20,7 @@ from tests.support.waiting import wait_until
 
 EXAMPLE = PROJECT / "examples" / "react"
 PAGE = EXAMPLE / "page"
+GUIDE = PROJECT / "docs" / "guides" / "react.md"
 BUILD = ("node_modules/typescript/bin/tsc", "node_modules/vite/bin/vite.js build")
 
 
@@ -57,3 +59,10 @@ def _serves(url: str) -> bool:
 @pytest.mark.parametrize("row", javascript.names_of_tests("react.mjs"))
 def test_the_page_does_what_people_expect(page: str, row: str) -> None:
     javascript.check(row, "browser", "react.mjs", page, "", TMPDIR=str(javascript.chromium()))
+
+
+def test_the_guide_shows_the_files_of_the_page() -> None:
+    shown = {block.title: block.text for block in blocks(GUIDE) if block.title}
+    assert list(shown) == ["my-chat/page/vite.config.ts"]
+    for title, text in shown.items():
+        assert text == (EXAMPLE / title.removeprefix("my-chat/")).read_text()

@@ -84,7 +84,7 @@ def test_the_source_has_what_is_named_and_nothing_that_lies_about(built: dict[st
     named = {path.name for path in PROJECT.iterdir() if not path.name.startswith(".")} & {
         "bench", "cli", "deploy", "docs", "examples", "shared", "tests", "web", "workers", "Makefile", "Procfile",
         "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md",
-        "docker-compose.yml", "pyproject.toml", "requirements.lock", "requirements-cli.lock", "requirements-dev.lock",
+        "docker-compose.yml", "mkdocs.yml", "pyproject.toml", "requirements.lock", "requirements-cli.lock", "requirements-dev.lock",
     }  # fmt: skip
     assert found == named | {".dockerignore", ".gitignore", "PKG-INFO"}
 

@@ -60,6 +60,8 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/openapi.json"): Call("open"),
     ("GET", "/o/"): Call("open"),
     ("GET", "/o/static/<version>/<path:name>"): Call("open"),
+    ("GET", "/o/guide/"): Call("open"),
+    ("GET", "/o/guide/<path:name>"): Call("open"),
     ("GET", "/o/<tenant>/host/deployments/<deployment_id>"): Call("open"),
     ("PUT", "/v2/uploads/<token>"): Call("open"),
 

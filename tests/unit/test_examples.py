@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from langchain_core.language_models import BaseChatModel, ParrotFakeChatModel
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
@@ -21,7 +22,8 @@ from langgraph_sdk import Auth
 from starlette.testclient import TestClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("approval", "chat", "members", "react", "research")
+NAMES = ("approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools")
+WITH_MODEL = ("digest", "retrieval", "supervisor", "tools")  # share one model.py, each with a copy
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +80,7 @@ def test_every_example_is_known_here() -> None:
 def test_an_example_is_an_ordinary_project_without_imports_of_the_platform(name: str) -> None:
     project = described(name)
 
-    assert set(project) <= {"dependencies", "graphs", "env", "python_version", "auth", "http"}
+    assert set(project) <= {"dependencies", "graphs", "env", "python_version", "auth", "http", "store"}
     assert project["dependencies"] == ["."]
     assert list(project["graphs"]) == [name]
     path, _, attribute = project["graphs"][name]["path"].partition(":")
@@ -101,6 +103,27 @@ def test_an_example_is_an_ordinary_project_without_imports_of_the_platform(name:
     assert loaded.get_input_jsonschema()["properties"]
     assert loaded.get_output_jsonschema()["properties"]
     assert loaded.get_graph(xray=True).nodes
+
+
+@pytest.mark.parametrize("name", WITH_MODEL)
+def test_copies_of_the_model_are_equal(name: str) -> None:
+    assert (EXAMPLES / name / "model.py").read_text() == (EXAMPLES / "tools" / "model.py").read_text()
+
+
+def test_a_provider_with_a_key_replaces_the_fake_model(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = module("tools", "model.py")
+
+    assert model.chat_model(lambda messages, tools: None)._llm_type == "fake"
+    assert "A fake model answers. Set OPENAI_API_KEY or ANTHROPIC_API_KEY for a real one." in caplog.text
+
+    model.PROVIDERS = {
+        "OPENAI_API_KEY": ("langchain_core.language_models", "ParrotFakeChatModel", "NAME", "")
+    }
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+    monkeypatch.setattr(ParrotFakeChatModel, "__init__", lambda self, model: BaseChatModel.__init__(self))
+    assert isinstance(model.chat_model(lambda messages, tools: None), ParrotFakeChatModel)
 
 
 def test_chat_streams_an_answer_from_a_fake_model_word_by_word_and_remembers_its_thread() -> None:

@@ -101,7 +101,7 @@ class Traffic(Collector):
 
 
 # Routes that are called all the time and tell nothing about runs.
-UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>")
+UNTRACED = ("/ok", "/metrics", "/o/static/<version>/<path:name>", "/o/guide/<path:name>")
 
 
 class Observation:

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 from flask import Response, request
 
 from web.gate.context import address, settings
-from web.ops import static_files
+from web.ops import guide, static_files
 from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("console")
@@ -37,6 +37,7 @@ OPENER_POLICY, OPENER_POLICY_OF_DEV = "same-origin", "noopener-allow-popups"
 SHELL = "console/index.html"
 FILES = "%FILES%"  # placeholder in the shell: relative path of its files
 IS_DEV = "%DEV%"  # placeholder in the shell: whether this is `runyard dev`, where the page needs no key
+HAS_GUIDE = "%GUIDE%"  # placeholder in the shell: whether the documentation has been built
 # Placeholder in the shell: all modules that main.js needs to start. Browsers then load them in parallel, instead of
 # finding the imports of one module after another.
 PRELOADS = "<!-- preloads -->"
@@ -93,6 +94,7 @@ def send_shell(*, root: str = FROM_ROOT) -> Response:
     text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(MAIN)))
     text = text.replace(FILES, f"{root}o/static/{current_version()}")
     text = text.replace(IS_DEV, "true" if settings().dev_deployment else "false")
+    text = text.replace(HAS_GUIDE, "true" if guide.is_built() else "false")
     body = text.encode()
     etag = hashlib.sha256(body).hexdigest()[:32]
     response = static_files.respond(body, gzip.compress(body, mtime=0), "text/html", etag)

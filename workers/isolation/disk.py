@@ -59,7 +59,10 @@ def held(folders: Iterable[Path], pids: Iterable[int] = (), *, most_bytes: float
     """
     places = {path for path in folders if path.is_dir()}
     places = {path for path in places if places.isdisjoint(path.parents)}
-    devices = {path.stat().st_dev for path in places}
+    devices: set[int] = set()
+    for path in places:
+        with suppress(FileNotFoundError):  # removed meanwhile, as installers do with temporary folders
+            devices.add(path.stat().st_dev)
     seen: set[Inode] = set()
     total = 0
     for size in chain(*(_in_folder(path, seen) for path in places), _removed(pids, devices, seen)):

@@ -435,7 +435,11 @@ def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
     [
         (["full"], "full is not empty", 1),
         (["full/file"], "is not empty", 1),
-        (["new", "--template", "none"], "approval, chat, members, react, research", 2),
+        (
+            ["new", "--template", "none"],
+            "approval, chat, digest, members, react, research, retrieval, supervisor, tools",
+            2,
+        ),
         ([], "Name the directory", 2),
     ],
 )
@@ -452,5 +456,6 @@ def test_a_new_project_overwrites_nothing(
 
 def test_the_templates_are_listed() -> None:
     listed = invoke("new", "--list").stdout
-    names = [line.split()[0] for line in listed.splitlines()]
-    assert names == ["approval", "chat", "members", "react", "research"]
+    assert [line.split()[0] for line in listed.splitlines()] == [
+        "approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools",
+    ]  # fmt: skip

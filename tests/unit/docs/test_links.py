@@ -11,7 +11,8 @@ from pymdownx.slugs import slugify
 
 PROJECT = Path(__file__).parents[3]
 FOLDERS = ("docs", "examples", "bench", "deploy", ".github")
-FILES = [*PROJECT.glob("*.md"), *(page for folder in FOLDERS for page in (PROJECT / folder).rglob("*.md"))]
+PAGES = [*PROJECT.glob("*.md"), *(page for folder in FOLDERS for page in (PROJECT / folder).rglob("*.md"))]
+FILES = [page for page in PAGES if "node_modules" not in page.parts]
 FENCED = re.compile(r"^( *)(```+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+?)(?: *\{#([\w-]+)\})?$", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")

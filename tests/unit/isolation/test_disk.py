@@ -197,6 +197,19 @@ def test_what_is_elsewhere_or_twice_is_not_counted(tmp_path: Path) -> None:
     assert 6 * MIB <= disk.held([tmp_path, home]) < 7 * MIB
 
 
+class RemovedMeanwhile(type(Path())):
+    """A folder that is removed between two looks at it."""
+
+    def is_dir(self) -> bool:
+        return True
+
+
+def test_a_folder_that_is_removed_meanwhile_counts_nothing(tmp_path: Path) -> None:
+    folders = [tmp_path / "kept", RemovedMeanwhile(tmp_path / "removed")]
+    folders[0].mkdir()
+    assert disk.excess(folders, [], MIB) is None
+
+
 def test_of_a_shared_cache_only_what_is_new_counts(tmp_path: Path) -> None:
     for name in ("archive/old", "archive/older"):
         (tmp_path / name).mkdir(parents=True)

@@ -45,12 +45,16 @@ function isIn(path, pattern) {
   return new RegExp(`^${pattern.replace(/:\w+/g, "[^/]+")}(/|$)`).test(path);
 }
 
+/** The documentation, which the service has if its installation built it. */
+const GUIDE = document.documentElement.dataset.guide === "true" ? new URL("../../../../guide/", import.meta.url).href : null;
+
 function Account() {
   const found = me.value;
   if (!found) return null;
   return html`
     <p class="account" title=${`runyard ${found.version}`}><b>${found.organization.name}</b><br /><span class="quiet">${found.key ? `${found.key.name || found.key.id}, ` : ""}${found.role}</span></p>
     <div class="account-actions">
+      ${GUIDE && html`<a href=${GUIDE} target="_blank" rel="noopener">Docs</a>`}
       <button type="button" class="plain" onClick=${nextTheme} title="Colours">${{ auto: "Auto", light: "Light", dark: "Dark" }[theme.value]}</button>
       ${key() ? html`<${Button} kind="plain" onClick=${() => signOut()}>Sign out<//>` : isDev && html`<${Button} kind="plain" title="To deploy, and to change variables or limits" onClick=${() => signOut()}>Use a key<//>`}
     </div>`;
