@@ -242,7 +242,7 @@ class Settings:
     proxy_addresses: tuple[str, ...] = setting(
         "RUNYARD_PROXY_ADDRESSES",
         ("127.0.0.0/8", "::1"),
-        "addresses and networks of reverse proxies, which `RUNYARD_CONNECTIONS_PER_ADDRESS` does not limit",
+        "addresses and networks of reverse proxies: `X-Forwarded-For` of their requests is the client's address, and `RUNYARD_CONNECTIONS_PER_ADDRESS` does not limit them",
     )
 
     # Monitoring and remote control

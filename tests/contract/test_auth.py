@@ -74,3 +74,5 @@ def test_failing_often_is_answered_with_429_and_a_valid_key_passes_all_the_same(
     assert statuses == [401] * 20 + [429]
     assert stranger.get("/v2/nothing").headers["Retry-After"] == "60"
     assert client.get("/v2/nothing").status_code == 404
+    elsewhere = {"X-Forwarded-For": "203.0.113.9"}  # the test client's address is that of a trusted proxy
+    assert stranger.get("/v2/nothing", headers=elsewhere).status_code == 401

@@ -9,8 +9,8 @@ A deployment with its own `auth` identifies its callers. Its users need no key, 
 within the limits of its handlers (web/gate/context.py). The platform's own tools call such a deployment with a key and
 the STUDIO header. The deployment's own code uses a token from the service.
 
-A valid key always passes, even from an address with many failures. Behind a proxy all callers share one address, and
-256 random bits cannot be guessed.
+A valid key always passes, even from an address with many failures: many callers may share an address, and 256 random
+bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shared.errors import Denied, Forbidden, Unauthenticated
 from shared.user_code import authorization, users
 from shared.user_code.users import User
 from web.gate import limits
-from web.gate.addresses import RequestAddress
+from web.gate.addresses import RequestAddress, client_network
 from web.gate.context import settings
 from web.gate.credentials import Credentials
 from web.gate.deployments import DeploymentLookup
@@ -72,7 +72,7 @@ def identify(credentials: Credentials) -> Caller | None:
         return credentials.acting_caller()
     if credentials.local_developer is not None:
         return credentials.local_developer
-    limits.count_failure(request.remote_addr or "")
+    limits.count_failure(client_network(settings()))
     is_key_of_service = credentials.presented_key.startswith(f"{api_keys.PREFIX}_")
     raise Unauthenticated("Unknown API key" if is_key_of_service else FOREIGN_KEY)
 
@@ -111,13 +111,13 @@ def _authenticate_user(
     tool = _studio_caller(credentials, deployment)
     if tool is not None:
         return tool, users.studio_user()
-    peer = request.remote_addr or ""
-    limits.count_address(peer)
+    source = client_network(settings())
+    limits.count_address(source)
     try:
         user = authorization.authenticate(deployment, request_for_user_code(address, settings(), request_id))
     except Denied as refusal:
         if refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            limits.count_failure(peer)
+            limits.count_failure(source)
         raise
     return caller_for_user(deployment, user), user
 
