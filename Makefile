@@ -98,9 +98,11 @@ docs: install
 # The times in what is built for a release. The same commit gives the same bytes.
 COMMIT_TIME = $(if $(wildcard .git),$$(git log -1 --format=%ct),1580601600)
 
+GUIDE := $(CURDIR)/web/static/guide
 # Loads nothing from the network, neither now nor when somebody reads it.
 docs-site: install
-	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(CURDIR)/web/static/guide
+	@SOURCE_DATE_EPOCH=$(COMMIT_TIME) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --site-dir $(GUIDE)
+	@rm -rf $(GUIDE)/assets/javascripts/lunr && find $(GUIDE) -name '*.map' -delete  # searches in other languages
 
 chart: install
 	@$(BIN)/python -m deploy.chart
