@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -103,10 +103,19 @@ class Case:
         Builder(dataclasses.replace(self.settings, **settings)).build(self.revision_id)
         return self.row
 
-    def die_at(self, module: str, function: str) -> None:
-        argv = [sys.executable, "-m", "tests.fault.killed_builder", str(self.revision_id), module, function]
-        done = subprocess.run(argv, cwd=PROJECT, env=self.env, capture_output=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    def die_at(self, *steps: tuple[str, str]) -> Iterator[None]:
+        """Build the revision once for each step, with a builder that is killed there. Yields after each."""
+        argv = [sys.executable, "-m", "tests.fault.killed_builder"]
+        with subprocess.Popen(
+            argv, cwd=PROJECT, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as builders:
+            assert builders.stdin is not None
+            assert builders.stdout is not None
+            for module, function in steps:
+                builders.stdin.write(f"{self.revision_id} {module} {function}\n")
+                builders.stdin.flush()
+                assert builders.stdout.readline() == f"{-signal.SIGKILL}\n", function
+                yield
 
     def expire(self) -> None:
         """Expire the lease of a dead builder, and handle it as upkeep does."""
@@ -151,8 +160,7 @@ def _completes(world: World, steps: Sequence[tuple[str, str]]) -> None:
     case = Case(world)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(revisions, "MAX_ATTEMPTS", len(steps) + 1)
-        for module, function in steps:
-            case.die_at(module, function)
+        for _ in case.die_at(*steps):
             assert case.row["status"] in ("BUILDING", "DEPLOYING")
             assert case.active == case.serving
             case.expire()
@@ -169,7 +177,8 @@ def _completes(world: World, steps: Sequence[tuple[str, str]]) -> None:
 def test_a_builder_that_dies_after_the_switch_leaves_nothing_undone(world: World) -> None:
     case = Case(world)
 
-    case.die_at("workers.builder.build_log", "BuildLog.end")
+    for _ in case.die_at(("workers.builder.build_log", "BuildLog.end")):
+        pass
 
     assert case.row["status"] == "DEPLOYED"
     assert case.active == case.revision_id
