@@ -57,18 +57,18 @@ class Settings:
     database_pooler: str = setting(
         "RUNYARD_DATABASE_POOLER",
         "none",
-        "`transaction`: DATABASE_URL and DATABASE_READ_URL lead to PgBouncer with `pool_mode = transaction`: see [PgBouncer](../operating/sizing.md#pgbouncer)",
+        "`transaction`: DATABASE_URL and DATABASE_READ_URL lead to PgBouncer with `pool_mode = transaction`: see [PgBouncer](../operating/servers.md#pgbouncer)",
     )
     database_read_url: str | None = setting(
         "DATABASE_READ_URL",
         None,
-        "`postgresql://…` of a read replica, for searches and lists: see [Read replicas](../operating/sizing.md#read-replicas)",
+        "`postgresql://…` of a read replica, for searches and lists: see [Read replicas](../operating/servers.md#read-replicas)",
         is_secret=True,
     )
     redis_broker_url: str | None = setting(
         "REDIS_BROKER_URL",
         None,
-        "another Redis for Celery's messages and notifications of workers; must be the same in all processes: see [Redis by role](../operating/sizing.md#redis-by-role)",
+        "another Redis for Celery's messages and notifications of workers; must be the same in all processes: see [Redis by role](../operating/servers.md#redis-by-role)",
         is_secret=True,
         shown="`REDIS_URL`",
     )

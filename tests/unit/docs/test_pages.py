@@ -89,6 +89,18 @@ def test_every_file_and_setting_that_a_page_names_exists(page: Path) -> None:
     assert settings_named - of_others <= {name for field in VARIABLES for name in names_of(field)}
 
 
+def test_every_function_that_the_architecture_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.(?:py|sql)):(\w+)`", ARCHITECTURE.read_text())
+
+    missing = [
+        (path, name)
+        for path, name in named
+        if not re.search(rf"\b(?:def|class|FUNCTION) {name}\b", (PROJECT / path).read_text())
+    ]
+    assert named
+    assert missing == []
+
+
 def test_nothing_installs_the_package_from_an_index_by_its_name() -> None:
     assert all(
         BY_NAME.search(f"pip install {text}") for text in ("runyard", "'runyard[server]'", "-U runyard==1.0")

@@ -1,4 +1,4 @@
-"""Rotation of every secret of the service as in docs/operating/backup.md, with a period in which old and new are accepted."""
+"""Rotation of every secret of the service as in docs/operating/secrets.md, with a period in which old and new are accepted."""
 
 from __future__ import annotations
 
