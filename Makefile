@@ -9,10 +9,10 @@ export UV_PYTHON_DOWNLOADS := never
 # Tests start hundreds of Python processes: they do not each compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
-# Four workers more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most six.
+# Two workers more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most four.
 # A worker takes a module at a time, those that take longest first.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
-PARALLEL := --numprocesses $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 SUITE := -m "not release" --ignore tests/release $(PARALLEL)
 FAST := tests/contract tests/unit
 

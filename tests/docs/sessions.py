@@ -54,6 +54,7 @@ class PageSession:
             **{name: value for name, value in stack.environment.items() if not name.startswith("RUNYARD_")},
             "RUNYARD_URL": stack.url,
             "RUNYARD_API_KEY": key,
+            "LANGSMITH_API_KEY": "lsv2_pt_x",  # many users of LangGraph have one; it must not be sent to a service
             "HOME": str(folder / "home"),
             "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
             "PATH": os.pathsep.join([str(folder / "bin"), str(NODE), os.environ["PATH"]]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -19,8 +18,6 @@ from shared.infra import database_version
 from tests.support import namesakes
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
-
-FENCED = {word: re.compile(rf"^```{word}\n(.*?)^```", re.DOTALL | re.MULTILINE) for word in ("sh", "python")}
 
 
 def test_it_runs_every_process_of_the_procfile(stack: Stack) -> None:
@@ -98,28 +95,6 @@ def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
     assert "with the role run: it may read and use deployments" in made.stderr
     answer = httpx.get(f"{stack.url}/v2/deployments", headers={"X-Api-Key": made.stdout.strip()})
     assert answer.status_code == 200
-
-
-def test_the_readme_s_second_terminal_deploys_and_streams(stack: Stack) -> None:
-    """The environment holds a LangSmith key, like that of many LangGraph users."""
-    section = (PROJECT / "README.md").read_text().partition("## Five commands")[2].partition("\n## ")[0]
-    (_, commands), (program,) = (FENCED[word].findall(section) for word in ("sh", "python"))
-    script = f"{commands}\npython - <<'END'\n{program}END\nrunyard run chat 'Hello!'\nrunyard delete chat --force\n"
-    elsewhere = {name: value for name, value in stack.environment.items() if name != "VIRTUAL_ENV"}
-    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if ".venv" not in folder)
-    ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("http://127.0.0.1:8123", stack.url)],
-        cwd=PROJECT,
-        env={**elsewhere, "PATH": path, "LANGSMITH_API_KEY": "lsv2_pt_x"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "with the role run" in ran.stderr
-    for shown in ("event: messages", "messages ", "Deleted chat"):
-        assert shown in ran.stdout, ran.stdout
 
 
 def test_a_demo_shows_events_and_leaves_nothing_also_among_packages_of_our_names(tmp_path: Path) -> None:
