@@ -112,7 +112,9 @@ def test_it_has_what_serves_and_nothing_of_development(installed: Installed) -> 
     for name in ("web/static/console/index.html", "web/static/docs.html", "shared/migrations/script.py.mako"):
         assert (app / name).is_file()
     found = {path.name for path in app.rglob("*")}
-    assert not found & {"vendoring", "node_modules", "tests", ".env", ".runyard", ".gitignore"}
+    assert not found & {"vendoring", "node_modules", "tests", ".env", ".runyard"}
+    ignoring = {path.relative_to(app).parts[0] for path in app.rglob(".gitignore")}
+    assert ignoring <= {"examples"}, "a template of `runyard new` may have one"
 
 
 def test_it_serves_and_nothing_of_it_leads_to_the_checkout(platform: InstalledStack) -> None:
