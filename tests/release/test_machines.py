@@ -116,7 +116,7 @@ def test_a_build_outlives_its_builder_and_its_pool_grows_and_shrinks(
         assert [runner.popen.wait(180) for runner in more] == [0, 0, 0]
         assert fleet.rows(HELD, workers=left) == [], "a runner that ends keeps no run"
         load.await_more(5)
-    lost = [(run_id, attempt) for run_id, attempt in fleet.rows(ATTEMPTS, workers=left)]
+    lost = fleet.rows(ATTEMPTS, workers=left)
     assert {attempt["reason"] for _, attempt in lost} <= {HANDED_OVER}, lost
 
 
@@ -129,7 +129,7 @@ SELECT r.status, r.attempt FROM revision r JOIN deployment d ON d.id = r.deploym
 RUNNERS = "SELECT id FROM worker WHERE pid = ANY(%(pids)s)"
 HELD = "SELECT run_id, status FROM run WHERE status = 'running' AND owner = ANY(%(workers)s)"
 ATTEMPTS = """
-SELECT run_id, attempt FROM run, jsonb_array_elements(attempts) attempt WHERE attempt ->> 'worker' = ANY(%(workers)s)
+SELECT run_id, lost FROM run, jsonb_array_elements(attempts) AS lost WHERE lost ->> 'worker' = ANY(%(workers)s)
 """
 OWNERS = "SELECT DISTINCT owner FROM run WHERE status = 'running' AND pool = %(pool)s"
 
