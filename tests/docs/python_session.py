@@ -20,7 +20,7 @@ def main() -> None:
         error = None
         try:
             exec(compile(block["text"], block["place"], "exec"), namespace)
-        except BaseException:  # also SystemExit: the session goes on, and the test fails
+        except BaseException:  # outermost loop, also SystemExit: the traceback goes to the test, which fails
             error = traceback.format_exc()
         sys.stdout.flush()
         print(json.dumps({"error": error}), file=answers, flush=True)

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
@@ -24,9 +23,9 @@ from tests.docs.blocks import JAVASCRIPT, PYTHON, SHELL, Block
 from tests.support.javascript import NEWEST, NODE, installed
 from tests.support.servers import free_port
 from tests.support.stack import Stack, heed_signals
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
-BLOCK_SECONDS = 300
+BLOCK_SECONDS = 75  # multiplied by PATIENCE
 SERVICE, DEV = "127.0.0.1:8123", "127.0.0.1:2024"  # addresses in the pages
 NO_GET = (405, 501)  # statuses of a server that is there and expects another method
 HERE = Path(__file__).parent
@@ -139,13 +138,12 @@ class PageSession:
         assert self._shell.stdin is not None
         self._shell.stdin.write(f"{checked}\n{AFTER}".encode())
         self._shell.stdin.flush()
-        deadline = time.monotonic() + BLOCK_SECONDS
-        while not done.exists():
-            code = self._shell.poll()
-            assert code != 97, f"it was expected to fail: {block.fails}"
-            assert code is None, f"the shell ended with exit code {code}"
-            assert time.monotonic() < deadline, f"not done after {BLOCK_SECONDS} s"
-            time.sleep(0.02)
+        wait_until(
+            lambda: done.exists() or self._shell.poll() is not None, BLOCK_SECONDS, what="the block's end"
+        )
+        code = self._shell.poll()
+        assert code != 97, f"it was expected to fail: {block.fails}"
+        assert code is None, f"the shell ended with exit code {code}"
         variables = (self._session / "environment").read_bytes().decode().rstrip("\0").split("\0")
         self._environment = dict(variable.split("=", 1) for variable in variables)
         self._working_folder = Path((self._session / "folder").read_text().strip())
@@ -184,8 +182,9 @@ class PageSession:
         assert process.stdin is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
-        readable, _, _ = select.select([answers], [], [], BLOCK_SECONDS)
-        assert readable, f"not done after {BLOCK_SECONDS} s"
+        seconds = BLOCK_SECONDS * PATIENCE
+        readable, _, _ = select.select([answers], [], [], seconds)
+        assert readable, f"not done after {seconds} s"
         answer: Mapping[str, str | None] = json.loads(answers.readline() or b'{"error": "the program ended"}')
         if block.fails:
             assert answer["error"] is not None, f"it was expected to fail: {block.fails}"
