@@ -57,7 +57,12 @@ graph = StateGraph(MessagesState).add_node("fill", fill).add_edge(START, "fill")
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+BEST, *OTHERS = sorted(LEVELS, reverse=True)
+
+
+@pytest.fixture(
+    scope="module", params=[BEST, *(pytest.param(level, marks=pytest.mark.release) for level in OTHERS)]
+)
 def level(request: pytest.FixtureRequest) -> int:
     return request.param
 

@@ -73,7 +73,13 @@ def test_a_request_whose_answer_died_with_web_may_be_sent_again(
 
 @pytest.mark.parametrize(
     "numbers",
-    [(signal.SIGTERM,) * MANY, (signal.SIGINT,) * MANY, (signal.SIGQUIT,) * MANY],
+    [
+        (signal.SIGTERM,) * MANY,
+        *(
+            pytest.param((number,) * MANY, marks=pytest.mark.release)
+            for number in (signal.SIGINT, signal.SIGQUIT)
+        ),
+    ],
     ids=lambda numbers: f"{numbers[0].name}*{len(numbers)}",
 )
 def test_whoever_is_asked_to_stop_stops_in_time_and_loses_nothing(

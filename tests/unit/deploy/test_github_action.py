@@ -334,6 +334,7 @@ def test_gitlab_s_job_installs_no_package_by_its_name(tmp_path: Path, package: s
     assert (refused.code, "RUNYARD_PACKAGE must be the wheel of a release" in refused.log) == (1, True)
 
 
+@pytest.mark.release
 def test_gitlab_s_job_installs_the_wheel_that_has_the_digest(tmp_path: Path) -> None:
     pipeline = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml")
     wheel = a_wheel(tmp_path / "wheels")
