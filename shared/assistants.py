@@ -362,20 +362,21 @@ _RECONFIGURE = statement("assistants.reconfigure")
 
 
 def reconfigure_default(
-    conn: Connection, deployment_id: UUID, graph_id: str, config: Mapping[str, Any]
+    conn: Connection, deployment_id: UUID, graph_id: str, config: Mapping[str, Any], description: str | None
 ) -> None:
-    """Set the configuration of a graph's default assistant, unless a caller has changed it."""
+    """Set the configuration and description of a graph's default assistant, unless a caller has changed it."""
     _RECONFIGURE.count(
         conn,
         deployment_id=deployment_id,
         assistant_id=default_id(graph_id),
         config=dumps(config),
         context=dumps(config.get("configurable", {})),
+        description=description,
     )
 
 
 def reconfigure_defaults(conn: Connection, deployment_id: UUID, revision_id: UUID) -> None:
-    """Set the configurations of all default assistants of a revision, as its build computed them from its variables.
+    """Set configurations and descriptions of a revision's default assistants, as its build computed them.
 
     Does nothing for revisions that were built without this information.
     """
@@ -383,9 +384,9 @@ def reconfigure_defaults(conn: Connection, deployment_id: UUID, revision_id: UUI
     configs = conn.execute(query, {"id": revision_id}).scalar()
     if configs is None:
         return
-    of_revision = text("SELECT graph_id FROM graph WHERE revision_id = :id")
-    for graph_id in conn.execute(of_revision, {"id": revision_id}).scalars().all():
-        reconfigure_default(conn, deployment_id, graph_id, configs.get(graph_id, {}))
+    of_revision = text("SELECT graph_id, description FROM graph WHERE revision_id = :id")
+    for graph_id, description in conn.execute(of_revision, {"id": revision_id}).all():
+        reconfigure_default(conn, deployment_id, graph_id, configs.get(graph_id, {}), description)
 
 
 def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: UUID, graph_id: str) -> UUID:

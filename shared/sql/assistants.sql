@@ -38,14 +38,15 @@ WHERE (CAST(:name AS text) IS NULL OR name = :name) AND {visible}
 ORDER BY created_at, assistant_id LIMIT :limit OFFSET :offset
 
 -- name: reconfigure
--- A default assistant that no caller has changed follows the configuration of the last deployed revision.
-UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
+-- A default assistant that no caller has changed follows configuration and description of the last deployed revision.
+UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json), description = :description
 FROM assistant a
 WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
   AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
   AND v.metadata ->> 'created_by' = 'system'
   AND (CAST(readable(v.config) AS jsonb) <> CAST(:config AS jsonb)
-    OR CAST(readable(v.context) AS jsonb) <> CAST(:context AS jsonb))
+    OR CAST(readable(v.context) AS jsonb) <> CAST(:context AS jsonb)
+    OR v.description IS DISTINCT FROM CAST(:description AS text))
 
 -- name: threads
 SELECT thread_id FROM thread

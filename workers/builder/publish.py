@@ -85,7 +85,7 @@ def make_default_assistants(
 ) -> None:
     """Create the default assistant of each graph, with its configuration from `configs`.
 
-    With `reconfigure`, existing default assistants get their new configuration, too. Changes by users are kept.
+    With `reconfigure`, existing default assistants get their new configuration and description, too. Changes by users are kept.
     """
     for graph_id, graph in graphs.items():
         key = {"deployment_id": deployment_id, "assistant_id": assistants.default_id(graph_id)}
@@ -96,7 +96,7 @@ def make_default_assistants(
         ).one_or_none()
         if created is None:
             if reconfigure:
-                assistants.reconfigure_default(conn, deployment_id, graph_id, config)
+                assistants.reconfigure_default(conn, deployment_id, graph_id, config, graph["description"])
             continue
         conn.execute(
             insert(ASSISTANT_VERSION).values(

@@ -267,11 +267,11 @@ def test_they_are_named_as_people_read_them() -> None:
 # The default assistants of a revision
 
 
-def deploy(deployment: DeploymentRef, variable: str = "") -> dict[str, Any]:
+def deploy(deployment: DeploymentRef, variable: str = "", description: str | None = None) -> dict[str, Any]:
     """Deploy the graph `fresh` with this LANGGRAPH_CONFIG value. Returns its default assistant."""
     configs = publish.assistant_configs({"LANGGRAPH_CONFIG": variable})
     with connection() as conn:
-        publish.make_default_assistants(conn, deployment.id, {"fresh": {"description": None}}, configs)
+        publish.make_default_assistants(conn, deployment.id, {"fresh": {"description": description}}, configs)
         return assistants.RECORD.show(assistants.get(conn, deployment.id, assistants.default_id("fresh")))
 
 
@@ -283,8 +283,9 @@ def test_default_assistants_are_configured_by_a_variable(db: Any) -> None:
 
     again = deploy(deployment, '{"fresh": {"configurable": {"a": 2}}}')
     assert (again["config"], again["context"], again["version"]) == ({"configurable": {"a": 2}}, {"a": 2}, 1)
-    gone = deploy(deployment)
-    assert (gone["config"], gone["context"]) == ({}, {})
+    gone = deploy(deployment, description="Greets people.")
+    assert (gone["config"], gone["context"], gone["description"]) == ({}, {}, "Greets people.")
+    assert deploy(deployment)["description"] is None
 
 
 def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
