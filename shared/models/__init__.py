@@ -27,6 +27,7 @@ from shared.models.organizations import (
     OAUTH_REQUEST,
     ORGANIZATION,
 )
+from shared.models.questions import QUESTION, QUESTION_LINK
 from shared.models.runs import ASSISTANT, ASSISTANT_VERSION, CRON, RUN, WEBHOOK_DELIVERY
 from shared.models.statuses import (
     ENDED_RUN_STATUSES,

@@ -47,6 +47,8 @@ DEPLOYMENT = Table(
     column("traffic", JSONB(none_as_null=True), nullable=True),
     # last change of the revisions that get traffic or have a preview
     column("traffic_at", TIME, nullable=True),
+    # rules for questions to people, in place of those of the revision's langgraph.json: see shared/inbox
+    column("inbox", JSONB(none_as_null=True), nullable=True),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
     column("deleted_at", TIME, nullable=True),

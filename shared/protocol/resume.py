@@ -105,7 +105,7 @@ class AnswerInterrupts:
         )
         if thread is None or assistant_id is None:
             raise no_run(self.thread_id)
-        waiting = _unanswered(_open(thread), conn.execute(RESUMES_OF_LIVE_RUNS, keys).scalars())
+        waiting = unanswered(_open(thread), conn.execute(RESUMES_OF_LIVE_RUNS, keys).scalars())
         unknown = [id for id in self.answers if id not in waiting]
         if unknown:
             message = f"Unknown or already answered interrupt: {', '.join(unknown)}"
@@ -134,7 +134,7 @@ def _open(thread: Any) -> set[str]:
     return set(open_interrupts(thread.interrupts))
 
 
-def _unanswered(waiting: set[str], resumes: Iterable[Any]) -> set[str]:
+def unanswered(waiting: set[str], resumes: Iterable[Any]) -> set[str]:
     """Return the interrupts that no live run answers. A resume without interrupt ids answers all of them."""
     for resume in resumes:
         names = isinstance(resume, dict) and resume and resume.keys() <= waiting

@@ -31,16 +31,21 @@ PLAIN = (
     "run_id", "assistant_id", "revision_id", "graph_id", "multitask_strategy", "temporary", "pool", "key_id", "depth",
     "webhook",
 )  # fmt: skip
-_ON_EXISTING_THREAD, _WITH_NEW_THREAD = (
+_ON_EXISTING_THREAD, _RESUMING_THREAD, _WITH_NEW_THREAD = (
     statement(
         "create.run",
         t=thread,
+        answers=answers,
         is_current=part("create.is_current"),
         columns=", ".join(PLAIN),
         values=", ".join(f":{name}" for name in PLAIN),
         record=RUN.stored,
     )
-    for thread in (part("create.existing_thread"), part("create.new_thread"))
+    for thread, answers in (
+        (part("create.existing_thread"), ""),
+        (part("create.existing_thread"), part("create.answers")),
+        (part("create.new_thread"), ""),
+    )
 )
 _FIND_RUN = statement("create.find_run", record=RUN.stored)
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -120,6 +125,9 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
         "versions": versions,
+        "resume": None if draft.resume is None else dumps(draft.resume),
+        "answered_by": creator.name or draft.identity.langgraph_auth_user_id,
+        "answered_from": creator.address,
     }
     row = _insert_row(conn, deployment_id, draft, values)
     if row is None:
@@ -130,13 +138,16 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
 
 def _insert_row(conn: Conn, deployment_id: UUID, draft: Draft, values: dict[str, Any]) -> Row | None:
     """Insert the run's row, and its thread if that is missing. Returns None if the thread has too many pending runs."""
-    row = None if draft.is_stateless else _ON_EXISTING_THREAD.row(conn, **values)
+    # A run without input continues the thread, which answers a breakpoint.
+    is_resuming = draft.resume is not None or draft.request.input is None
+    on_existing = _RESUMING_THREAD if is_resuming else _ON_EXISTING_THREAD
+    row = None if draft.is_stateless else on_existing.row(conn, **values)
     has_created_thread = False
     if row is None and (draft.is_stateless or _may_create_thread(conn, deployment_id, draft)):
         row = _WITH_NEW_THREAD.row(conn, **values)
         has_created_thread = row is not None
     if row is None:  # another request created the thread between the two statements, or the thread is full
-        row = _ON_EXISTING_THREAD.row(conn, **values)
+        row = on_existing.row(conn, **values)
     if not has_created_thread:  # another caller may have created the thread after the first visibility check
         _require_visible(conn, deployment_id, draft)
     return row

@@ -98,6 +98,8 @@ class Creator:
     user: Mapping[str, Any] | None = None  # the user document that the deployment's authorization returned
     authorize: Authorize | None = None
     key_id: str = ""
+    name: str = ""  # the creator in records of answers; empty: the user, else the key
+    address: str = ""  # the client address, or what stands for it in records of answers; empty: unknown
     request_id: str = ""
     trace: Mapping[str, Any] = field(default_factory=dict)
     parent_run_id: UUID | None = None  # the run whose code creates these runs
@@ -137,6 +139,11 @@ class Draft:
     @property
     def is_temporary(self) -> bool:
         return _is_temporary(self.request)
+
+    @property
+    def resume(self) -> Any:
+        """The value that the run resumes its thread with, or None. LangGraph treats a null resume as none."""
+        return (self.request.command or {}).get("resume")
 
     @property
     def is_filtered(self) -> bool:

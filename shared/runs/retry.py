@@ -73,14 +73,23 @@ def _continue(request: RunRequest, failed: Row, *, has_checkpoint: bool) -> RunR
     configurable = kwargs["config"].get("configurable", {})
     checkpoint = {name: configurable[name] for name in CHECKPOINT_KEYS if name in configurable}
     return replace(
-        request,
-        assistant_id=str(failed["assistant_id"]),
+        with_configuration(request, failed),
         input=None if has_checkpoint else failed["input"],
         command=None if has_checkpoint else kwargs["command"],
         strict_resume=not has_checkpoint and kwargs.get("strict_resume", False),
         checkpoint={} if has_checkpoint else checkpoint,
-        metadata=failed["metadata"],
         service_metadata={RETRY_OF: str(failed["run_id"])},
+    )
+
+
+def with_configuration(request: RunRequest, run: Row) -> RunRequest:
+    """Return the request with an earlier run's assistant, metadata, config, context, webhook and stream settings."""
+    kwargs = run["kwargs"]
+    configurable = kwargs["config"].get("configurable", {})
+    return replace(
+        request,
+        assistant_id=str(run["assistant_id"]),
+        metadata=run["metadata"],
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
         context=kwargs["context"],
         extras={name: value for name, value in configurable.items() if name not in RUN_ENTRIES},

@@ -82,7 +82,7 @@ t AS (
 
 -- name: run
 -- Inserts a pending run on the thread `t`. Two statements, because PostgreSQL would plan one for both kinds of threads
--- anew for each run, which takes longer than it runs. A run with a delayed start is inserted without a notification:
+-- anew for each run, which takes longer than it runs. `answers` is only in the statement for runs that resume a thread. A run with a delayed start is inserted without a notification:
 -- upkeep notifies runners when the run is due. A run on a watched thread also streams the protocol's events (`joined`).
 WITH {t}
 INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, joined, timeout_seconds,
@@ -94,8 +94,11 @@ SELECT {values}, t.deployment_id, t.thread_id, 'pending',
     CAST(:timeout_seconds AS float8), t.last_seq,
     now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
     CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.metadata_before
-FROM t, make_interval(secs => CAST(:after AS float8)) AS later (by)
+FROM t, make_interval(secs => CAST(:after AS float8)) AS later (by){answers}
 RETURNING {record}, created_seq, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
+
+-- part: answers
+, record_answers_1(t.deployment_id, t.thread_id, :run_id, CAST(:resume AS json), :answered_by, :key_id, :answered_from)
 
 -- name: find_run
 SELECT {record}, created_seq, pool, is_due(not_before) AS is_due

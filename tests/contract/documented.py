@@ -105,6 +105,7 @@ def records(control: ControlPlane) -> dict[str, str]:
         "auth_id": str(uuid4()),
         "token_id": str(uuid4()),
         "token": "nobody-has-it",
+        "question_id": str(uuid4()),
         "name": "no-preview",
     }
 
@@ -129,4 +130,5 @@ def deployment_records(api: Api) -> dict[str, str]:
         "delivery_id": str(make.webhook_delivery(api.deployment, UUID(runs[1]["run_id"]))),
         "checkpoint_id": checkpoint_id,
         "namespace": "child",
+        "question_id": str(make.question(api.deployment)),
     }

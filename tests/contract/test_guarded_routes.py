@@ -65,6 +65,7 @@ def anns(ann: Api, played: PlayedAuth) -> Ids:
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
+        "question_id": str(make.question(deployment, thread_id, run_id=run_id)),
     }
     assert (
         ann.call("PUT", "/store/items", {**ITEM, "namespace": ["ann", "any"], "value": {}}).status_code == 204

@@ -62,6 +62,7 @@ def _is_described(answer: dict[str, Any]) -> bool:
 
 # These start, stop or read something, so repeating the request creates no second object.
 CREATES_NOTHING = (
+    "/answer",  # a question takes one answer
     "/build_logs",
     "/deploy_logs",
     "/drain",

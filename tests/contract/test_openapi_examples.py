@@ -45,7 +45,11 @@ def test_every_body_of_a_deployment_s_page_succeeds(api: Api) -> None:
     for (method, path), body in bodies(api.get("/openapi.json").json).items():
         if method in ("post", "put") and path not in NOT_FOR_ANY:
             thread_id = api.post("/threads").json["thread_id"]
-            ids = {"thread_id": thread_id, "assistant_id": assistants.default_id("agent")}
+            ids = {
+                "thread_id": thread_id,
+                "assistant_id": assistants.default_id("agent"),
+                "question_id": make.question(api.deployment, assistant_id=assistants.default_id("agent")),
+            }
             response = api.call(
                 method, path.format(**ids), body, buffered=False, headers={"Accept": "application/json"}
             )

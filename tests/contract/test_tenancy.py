@@ -101,6 +101,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
+        "question_id": str(make.question(deployment, value="their-metadata")),
         "organization_id": str(organization_id),
         "key_id": key.split("_")[1],
         "worker_id": str(uuid4()),

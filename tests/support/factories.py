@@ -27,6 +27,7 @@ from shared.models import (
     OAUTH_REQUEST,
     ORGANIZATION,
     PREVIEW,
+    QUESTION,
     REVISION,
     RUN,
     THREAD,
@@ -34,6 +35,7 @@ from shared.models import (
     DeploymentStatus,
     RevisionStatus,
     RunStatus,
+    ThreadStatus,
 )
 from shared.runs import finish
 from shared.threads.checkpoints import ClaimedRun, Write
@@ -185,6 +187,16 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
         "kwargs": {**streamed, **columns.get("kwargs", {})},
     }
     _insert(RUN, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
+    return id
+
+
+def question(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any) -> UUID:
+    """Insert an open interrupt, on a new interrupted thread unless one is named. Returns its id."""
+    id, value = uuid7(), columns.pop("value", "May I?")
+    interrupts = {"task": [{"id": "q", "value": value}]}
+    thread_id = thread_id or thread(deployment.id, status=ThreadStatus.INTERRUPTED, interrupts=interrupts)
+    values = {"interrupt_id": "q", "kind": "interrupt", "value": value, "title": "", **columns}
+    _insert(QUESTION, question_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
     return id
 
 

@@ -67,6 +67,8 @@ FLOORS = {
         {"runs"},
         {"thread_runs"},
         {"crons", "thread_stream", "thread_copies", "protocol"},
+        {"thread_updates"},
+        {"inbox"},
         {"removal"},
         {"access"},
     ),

@@ -1,4 +1,4 @@
-"""The control plane, under `/v2` and `/v1`: deployments, revisions, logs, organizations, keys, providers."""
+"""The control plane, under `/v2` and `/v1`: deployments, revisions, logs, organizations, keys, providers, the inbox."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from web.control_plane import (
     authentication,
     deployments,
     figures,
+    inbox,
     integrations,
     logs,
     organizations,
@@ -31,5 +32,6 @@ for resource in (
     authentication.bp,
     workers.bp,
     figures.bp,
+    inbox.bp,
 ):
     bp.register_blueprint(resource)

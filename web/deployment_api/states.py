@@ -14,10 +14,8 @@ import orjson
 from flask import Response, jsonify
 from marshmallow import ValidationError
 
-from shared import assistants, thread_stream
-from shared.errors import Conflict, Invalid
-from shared.hosts import calls
-from shared.hosts.pending_calls import HostCall
+from shared import thread_updates
+from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.records import (
     ANYTHING,
@@ -33,7 +31,6 @@ from shared.records import (
     record,
     selection,
 )
-from shared.runs import configurable
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
@@ -302,9 +299,9 @@ def apply_supersteps(
             )
         state.require_quiet(conn, deployment().id, thread_id)
         checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
-    document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
-    new_checkpoint = orjson.loads(_call_host(thread_id, newest, document))["checkpoint"]
-    thread_stream.notify(thread_id)
+    new_checkpoint = thread_updates.apply(
+        deployment(), thread_id, newest, supersteps, user=user_document(), checkpoint=checkpoint
+    )
     return {
         "checkpoint": new_checkpoint,
         "configurable": new_checkpoint,
@@ -359,38 +356,7 @@ def _before(checkpoint_id: str | None) -> str | None:
 
 
 def _call_host(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
-    """Return the JSON answer of a graph host of the revision that executes the thread's runs.
-
-    Raises Conflict if the deployment serves no revision.
-    """
-    serving = deployment()
-    revision_id = serving.active_revision_id
-    if revision_id is None:
-        raise Conflict("This deployment serves no revision yet. Poll its latest revision.")
-    if serving.traffic and newest.graph_id is not None:
-        with connection() as conn:
-            revision_id = assistants.revision_of_thread(conn, serving, thread_id, newest.graph_id)
-    ids = {"thread_id": str(thread_id), "graph_id": newest.graph_id}
-    assistant_id = newest.metadata.get("assistant_id")
-    document = {
-        **document,
-        **ids,
-        "config": configurable.config_for_state(
-            newest.config, user_document(), **ids, assistant_id=assistant_id
-        ),
-        "metadata": {"assistant_id": assistant_id},
-    }
-    return calls.call(
-        HostCall(
-            deployment_id=serving.id,
-            revision_id=revision_id,
-            pool=serving.pool,
-            thread_id=thread_id,
-            document=document,
-            total_seconds=calls.THREAD_SECONDS,
-            is_repeatable=document["op"] != "update",  # its supersteps would be applied twice
-        )
-    )
+    return thread_updates.call_host(deployment(), thread_id, newest, document, user=user_document())
 
 
 def _keys_of(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ bits cannot be guessed.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from http import HTTPStatus
 
 from flask import request
@@ -23,12 +26,12 @@ from flask import request
 from shared.access import api_keys
 from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Denied, Forbidden, Unauthenticated
+from shared.errors import Denied, Forbidden, NotFound, Unauthenticated
 from shared.user_code import authorization, users
 from shared.user_code.users import User
 from web.gate import limits
 from web.gate.addresses import RequestAddress, client_network
-from web.gate.context import settings
+from web.gate.context import Authorization, caller, context, publish, settings
 from web.gate.credentials import Credentials
 from web.gate.deployments import DeploymentLookup
 from web.gate.forwarding import request_for_user_code
@@ -128,13 +131,34 @@ def _studio_caller(credentials: Credentials, deployment: DeploymentRef) -> Calle
     A tool sends the STUDIO header and a key of the deployment's organization whose role is at least `run`. None also if
     the deployment sets `disable_studio_auth`.
     """
-    auth = deployment.user_code.auth
-    if auth is None or auth.disable_studio_auth or not credentials.is_of_studio():
-        return None
     holder = credentials.holder
-    if holder is None or holder.organization_id != deployment.organization_id or not holder.may("run"):
-        return None
-    return holder
+    is_tool = holder is not None and credentials.is_of_studio() and may_use_tools(holder, deployment)
+    return holder if is_tool else None
+
+
+def may_use_tools(holder: Caller, deployment: DeploymentRef) -> bool:
+    """Return whether the holder of a platform key may act at the deployment beside its own authorization."""
+    auth = deployment.user_code.auth
+    if holder.organization_id != deployment.organization_id:
+        return False
+    return auth is None or (not auth.disable_studio_auth and holder.may("run"))
+
+
+@contextmanager
+def acting_at(deployment: DeploymentRef) -> Iterator[None]:
+    """Let a request of the control plane act at a deployment, as a tool of the platform does at the deployment's address.
+
+    Raises NotFound if the caller may not.
+    """
+    before = context()
+    if not may_use_tools(caller(), deployment):
+        raise NotFound("Not Found")
+    user = None if deployment.user_code.auth is None else users.studio_user()
+    publish(replace(before, user=user, authorization=Authorization(deployment)))
+    try:
+        yield
+    finally:
+        publish(before)
 
 
 def _authenticate_code(

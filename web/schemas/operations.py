@@ -28,6 +28,7 @@ Section = Literal[
     "State and history",
     "Assistants",
     "Crons",
+    "Inbox",
     "Webhooks",
     "Store",
     "Protocol v2",

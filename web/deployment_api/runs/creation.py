@@ -15,6 +15,7 @@ from shared.runs.drafts import Creator, RunRequest
 from shared.runs.read import show_new
 from shared.user_code.authorization import Granted
 from web.deployment_api.runs.follower import run_path
+from web.gate.addresses import client_address
 from web.gate.context import (
     allow_all,
     caller,
@@ -89,6 +90,7 @@ def _creator() -> Creator:
         user=user_document(),
         authorize=None if deployment.user_code.auth is None else allow_all,
         key_id=caller().key_id,
+        address=client_address(settings()) if has_request_context() else "",
         request_id=request_id(),
         trace={} if context is None else context.entries,
         parent_run_id=uuid_header(nesting.HEADER) if has_request_context() else None,

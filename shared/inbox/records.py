@@ -1,0 +1,226 @@
+"""Records of questions: reading, searching and changing them.
+
+Open and snoozed questions are listed oldest first, ended ones by the time of their end, latest first, and all questions
+newest first. Each order has an index that begins with the deployment, so the cost of a page does not depend on the
+number of questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shared.errors import Conflict, NotFound
+from shared.infra.arrays import uuids
+from shared.infra.postgres import Row, dumps
+from shared.records import (
+    ANYTHING,
+    ID,
+    ID_OR_NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    Record,
+    RecordField,
+    one_of,
+    or_null,
+    record,
+)
+from shared.sql import part, statement
+from shared.user_code import filters
+from shared.user_code.filters import Filter
+
+# The kind of a question, and the `interrupt_id` of a breakpoint. shared/sql/inbox.sql repeats both.
+INTERRUPT, BREAKPOINT = "interrupt", "breakpoint"
+EXPIRY = "expiry"  # `answered_from` of a question that its expiry closed
+MOST_COUNTED = 10_000  # questions beyond the page that a search counts
+
+
+class QuestionStatus(StrEnum):
+    OPEN = "open"
+    SNOOZED = "snoozed"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    CLOSED = "closed"  # without an answer: the thread went on without one, or a person cancelled it
+
+
+ALL = "all"
+SQL_OF_STATUS = {
+    QuestionStatus.OPEN: "q.closed_at IS NULL AND (q.snoozed_until IS NULL OR q.snoozed_until <= now())",
+    QuestionStatus.SNOOZED: "q.closed_at IS NULL AND q.snoozed_until > now()",
+    QuestionStatus.EXPIRED: f"q.closed_at IS NOT NULL AND q.answered_from = '{EXPIRY}'",
+    QuestionStatus.ANSWERED: "q.closed_at IS NOT NULL AND q.answered_at IS NOT NULL"
+    f" AND q.answered_from IS DISTINCT FROM '{EXPIRY}'",
+    QuestionStatus.CLOSED: "q.closed_at IS NOT NULL AND q.answered_at IS NULL"
+    f" AND q.answered_from IS DISTINCT FROM '{EXPIRY}'",
+}
+_OLDEST, _LATEST, _NEWEST = (
+    "q.asked_at, q.question_id",
+    "q.closed_at DESC, q.question_id DESC",
+    "q.asked_at DESC, q.question_id DESC",
+)
+_ORDERS = {QuestionStatus.OPEN: _OLDEST, QuestionStatus.SNOOZED: _OLDEST, ALL: _NEWEST}
+_STATUS = " ".join(f"WHEN {sql} THEN '{status}'" for status, sql in SQL_OF_STATUS.items())
+
+ON_EXPIRY = record("OnExpiry", ("answer",), action=one_of("answer", "cancel", "leave"), answer=ANYTHING)
+RECORD = Record(
+    "Question",
+    {
+        "id": RecordField(ID, reads=("question_id",)),
+        "deployment_id": RecordField(ID),
+        "deployment_name": RecordField(TEXT),
+        "thread_id": RecordField(ID),
+        "thread_title": RecordField(TEXT, reads=("title",)),
+        "run_id": RecordField(ID_OR_NULL),
+        "assistant_id": RecordField(ID_OR_NULL),
+        "assistant_name": RecordField(TEXT_OR_NULL),
+        "graph_id": RecordField(TEXT_OR_NULL),
+        "interrupt_id": RecordField(TEXT),
+        "kind": RecordField(one_of(INTERRUPT, BREAKPOINT)),
+        "value": RecordField(ANYTHING),
+        "asked_at": RecordField(TIME),
+        "asked_by": RecordField(TEXT_OR_NULL),
+        "status": RecordField(one_of(*QuestionStatus)),
+        "assignee": RecordField(TEXT_OR_NULL),
+        "snoozed_until": RecordField(TIME_OR_NULL),
+        "expires_at": RecordField(TIME_OR_NULL),
+        "on_expiry": RecordField(or_null(ON_EXPIRY)),
+        "answered_at": RecordField(TIME_OR_NULL),
+        "answered_by": RecordField(TEXT_OR_NULL),
+        "answered_from": RecordField(TEXT_OR_NULL),
+        "answer": RecordField(ANYTHING),
+        "answer_run_id": RecordField(ID_OR_NULL),
+        "metadata": RecordField(OBJECT),
+    },
+    table="q",
+    expressions={
+        "deployment_name": "d.name",
+        "assistant_name": "v.name",
+        "graph_id": "coalesce(v.graph_id, t.metadata ->> 'graph_id')",
+        "status": f"CASE {_STATUS} END",
+        "metadata": "t.metadata",
+    },
+    internal=("closed_at",),
+)
+_PARTS = {"columns": RECORD.select, "joined": part("inbox.joined")}
+_GET = statement("inbox.get", **_PARTS)
+_CHANGE = statement("inbox.change")
+_DEPLOYMENTS = statement("inbox.deployments")
+CHANGEABLE = ("assignee", "snoozed_until")
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleThreads:
+    """The threads of a deployment that its authorization shows to a caller: those that match both."""
+
+    filter: Filter | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The questions that a caller may see: all of these deployments, or those of visible threads."""
+
+    deployment_ids: Sequence[UUID]
+    threads: Mapping[UUID, VisibleThreads] = field(default_factory=dict)
+
+    def conditions(self) -> tuple[list[str], dict[str, Any]]:
+        """Return SQL conditions on `q`, and their values."""
+        conditions: list[str] = []
+        values: dict[str, Any] = {}
+        for number, (deployment_id, threads) in enumerate(self.threads.items()):
+            visible, bound = filters.condition(threads.filter, "visible.metadata", prefix=f"s{number}_")
+            conditions.append(f"""(q.deployment_id <> :scope{number} OR EXISTS (
+                SELECT FROM thread visible WHERE visible.deployment_id = q.deployment_id
+                  AND visible.thread_id = q.thread_id AND {visible}
+                  AND visible.metadata @> CAST(:with{number} AS jsonb)))""")
+            values |= {**bound, f"scope{number}": deployment_id, f"with{number}": dumps(threads.metadata)}
+        return conditions, values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criteria:
+    """The filters of a search. None: any."""
+
+    status: str = QuestionStatus.OPEN
+    assistant_id: UUID | None = None
+    assignee: str | None = None
+    asked_before: datetime | None = None
+    asked_after: datetime | None = None
+    metadata: Mapping[str, Any] | None = None  # of the thread
+
+    @property
+    def order(self) -> str:
+        return _ORDERS.get(self.status, _LATEST)
+
+    def conditions(self) -> tuple[list[str], dict[str, Any]]:
+        """Return SQL conditions on `q`, and their values."""
+        conditions = [] if self.status == ALL else [SQL_OF_STATUS[QuestionStatus(self.status)]]
+        values: dict[str, Any] = {}
+        for name, sql in (
+            ("assistant_id", "q.assistant_id = :assistant_id"),
+            ("assignee", "q.assignee = :assignee"),
+            ("asked_before", "q.asked_at < :asked_before"),
+            ("asked_after", "q.asked_at > :asked_after"),
+        ):
+            if getattr(self, name) is not None:
+                conditions.append(sql)
+                values[name] = getattr(self, name)
+        of_thread, bound = filters.of_visible_threads(None, "q", self.metadata or {})
+        return [*conditions, of_thread], {**values, **bound}
+
+
+class QuestionClosed(Conflict):
+    """This question is not open any more."""
+
+
+def missing() -> NotFound:
+    return NotFound("Question not found")
+
+
+def deployments_of(conn: Connection, organization_id: UUID, name: str | None = None) -> list[Row]:
+    """Return `id` and `has_user_code` of the organization's deployments, or of the one with this name."""
+    return _DEPLOYMENTS.rows(conn, organization_id=organization_id, name=name)
+
+
+def get(conn: Connection, question_id: UUID, *, organization_id: UUID | None = None) -> Row:
+    """Return a question of a deployment that is not deleted. Raises NotFound."""
+    row = _GET.row(conn, question_id=question_id, organization_id=organization_id)
+    if row is None:
+        raise missing()
+    return row
+
+
+def search(
+    conn: Connection, scope: Scope, criteria: Criteria, *, limit: int, offset: int
+) -> tuple[list[Row], int]:
+    """Return a page of questions, and the total number, which is counted up to MOST_COUNTED beyond the page."""
+    (where, values), (seen, bound) = criteria.conditions(), scope.conditions()
+    condition, values = " AND ".join([*where, *seen]), {**values, **bound}
+    values["deployment_ids"] = uuids(scope.deployment_ids)
+    rows: list[Row] = []
+    if limit:
+        find = statement("inbox.search", condition=condition, order=criteria.order, **_PARTS)
+        rows = find.rows(conn, **values, last=offset + limit, limit=limit, offset=offset)
+    if 0 < len(rows) < limit:
+        return rows, offset + len(rows)
+    most = offset + limit + MOST_COUNTED
+    count = statement("inbox.count", condition=condition).row(conn, **values, most=most)
+    assert count is not None
+    return rows, count["n"]
+
+
+def change(conn: Connection, question_id: UUID, changes: Mapping[str, Any]) -> None:
+    """Change the assignee, and the time until which a question is snoozed. Raises QuestionClosed."""
+    values = {name: changes.get(name) for name in CHANGEABLE}
+    has = {f"has_{name}": name in changes for name in CHANGEABLE}
+    if not _CHANGE.count(conn, question_id=question_id, **values, **has):
+        raise QuestionClosed
