@@ -4,6 +4,7 @@ RunyardError
 ├── Refused                  the request cannot be carried out
 │   ├── Invalid              a value breaks a rule: names the field
 │   ├── NotFound
+│   ├── Gone                 something existed and is not valid any more
 │   ├── Conflict
 │   │   └── InProgress       a request with the same idempotency key is in progress
 │   ├── Unauthenticated
@@ -81,6 +82,10 @@ class Invalid(Refused):
 
 class NotFound(Refused):
     """Not Found"""
+
+
+class Gone(Refused):
+    """This is not valid any more."""
 
 
 class Denied(RunyardError):

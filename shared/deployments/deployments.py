@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, RowMapping, text, update
 from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
@@ -136,6 +136,7 @@ def create(
     agent: Mapping[str, str] | None = None,
     pool: str = "default",
     limit_changes: Mapping[str, Any] | None = None,
+    inbox: Mapping[str, Any] | None = None,
     by: Mapping[str, str] | None = None,
 ) -> UUID:
     """Insert a deployment with its first revision, which stays in CREATING until its source arrives.
@@ -160,6 +161,7 @@ def create(
             source_config=_filled(SOURCE_CONFIG, source_config),
             status=DeploymentStatus.READY,
             pool=pool,
+            inbox=inbox,
             agent_id=agent.get("agent_id"),
             agent_environment=agent.get("environment"),
         )
@@ -259,6 +261,9 @@ def _change_settings(conn: Connection, deployment: Row, change: Change) -> None:
         },
     )
     limits.change(conn, deployment["id"], change.limits)
+    if change.changes_inbox:
+        is_deployment = DEPLOYMENT.c.id == deployment["id"]
+        conn.execute(update(DEPLOYMENT).where(is_deployment).values(inbox=change.inbox))
     if change.pool is not None:
         limits.move_waiting(conn, deployment["id"], change.pool)
 

@@ -39,6 +39,8 @@ class Change:
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    changes_inbox: bool = False
+    inbox: Mapping[str, Any] | None = None  # with `changes_inbox`, None removes the deployment's rules
 
     @property
     def makes_revision(self) -> bool:

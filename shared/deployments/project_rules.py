@@ -1,12 +1,13 @@
 """Rules for a project that the command line checks before an upload, and the service again.
 
-They are about names of environment variables and about JavaScript.
+They are about names of environment variables, about JavaScript, and about questions to people.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_VALUE_BYTES = 64 * 1024
@@ -29,6 +30,11 @@ RESERVED = frozenset(
     DD_TRACE_REDIS_ENABLED LANGSMITH_DEPLOYMENT_NAME LANGGRAPH_CLOUD_LICENSE_KEY
     """.split()
 )
+# Actions for a question that expires, of `inbox.on_expiry`. `leave` marks it and leaves it open.
+EXPIRY_ACTIONS = ("answer", "cancel", "leave")
+MAX_INBOX_SECONDS = 366 * 24 * 3600  # the trigger that inserts questions adds the seconds to a time
+MAX_DEFAULT_ANSWER_BYTES = 64 * 1024  # each question of the deployment has a copy
+
 JAVASCRIPT_SUFFIXES = (".ts", ".mts", ".cts", ".tsx", ".js", ".mjs", ".cjs", ".jsx")
 
 
@@ -52,3 +58,11 @@ def javascript_refusal(module: str, kind: str) -> str | None:
     if not module.endswith(JAVASCRIPT_SUFFIXES):
         return None
     return f"{module!r} is a JavaScript {kind}, which this server does not run: it runs Python only"
+
+
+def default_answer_refusal(rules: Mapping[str, Any]) -> str | None:
+    """Return an error text if `on_expiry` has an answer without the action `answer` or the reverse, else None."""
+    needs_answer = rules.get("action") == "answer"
+    if needs_answer == ("answer" in rules):
+        return None
+    return "required with the action answer" if needs_answer else "allowed only with the action answer"

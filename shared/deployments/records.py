@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from shared.deployments import limits
+from shared.deployments.project_rules import EXPIRY_ACTIONS
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
 from shared.models import DeploymentStatus, RevisionStatus, status_of_deployment
 from shared.records import (
+    ANYTHING,
     BOOLEAN,
     COUNT_OR_NULL,
     ID,
@@ -44,6 +46,15 @@ SHARE = record(
 )
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 AGENT = record(agent_id=TEXT, environment=one_of(*ENVIRONMENTS))
+SECONDS: JsonSchema = {"type": "number", "exclusiveMinimum": 0}
+INBOX_RULES = record(
+    "DeploymentInbox",
+    optional=("webhook", "remind_after_seconds", "expire_after_seconds", "on_expiry"),
+    webhook=TEXT,
+    remind_after_seconds=SECONDS,
+    expire_after_seconds=SECONDS,
+    on_expiry=record("QuestionExpiry", optional=("answer",), action=one_of(*EXPIRY_ACTIONS), answer=ANYTHING),
+)
 COMMIT_MESSAGE = "commit_message"
 NAMES_OR_NULL = or_null(listed(TEXT))
 CHANGES = record(
@@ -125,6 +136,7 @@ DEPLOYMENT = Record(
         "agent": RecordField(or_null(AGENT), ("agent_id", "agent_environment"), _agent),
         "pool": RecordField(TEXT),
         "limits": RecordField(limits.RECORD.schema, limits.RECORD.columns, limits.RECORD.show),
+        "inbox": RecordField(or_null(INBOX_RULES)),
         "created_at": RecordField(TIME),
         "updated_at": RecordField(TIME),
     },

@@ -36,6 +36,7 @@ QUESTION = Table(
     column("webhooks_sent", BigInteger, server_default="0"),
     column("expires_at", TIME, nullable=True),
     column("on_expiry", JSON(none_as_null=True), nullable=True),
+    column("expired_at", TIME, nullable=True),  # the action of `on_expiry` was carried out
     thread_key(),
     Index(
         "uq_question_open",
@@ -57,7 +58,9 @@ QUESTION = Table(
     Index(
         "ix_question_expires",
         "expires_at",
-        postgresql_where=text("closed_at IS NULL AND expires_at IS NOT NULL"),
+        postgresql_where=text(
+            "expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')"
+        ),
     ),
 )
 

@@ -27,6 +27,7 @@ from shared.records import (
     RecordField,
     one_of,
 )
+from shared.runs.webhooks import QuestionEvent
 from shared.sql import statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
@@ -45,6 +46,7 @@ class DeliveryStatus(enum.StrEnum):
     FAILED = "failed"
 
 
+RUN_ENDED = "run.ended"
 THREAD_ID = "thread_of_delivery(w.run)"
 RECORD = Record(
     "WebhookDelivery",
@@ -52,6 +54,7 @@ RECORD = Record(
         "delivery_id": RecordField(ID),
         "run_id": RecordField(ID),
         "thread_id": RecordField(ID),
+        "type": RecordField(one_of(RUN_ENDED, *QuestionEvent)),
         "url": RecordField(TEXT, value=lambda row: _shown_url(row["url"])),
         "status": RecordField(one_of(*DeliveryStatus)),
         "attempts": RecordField(COUNT),
@@ -64,6 +67,7 @@ RECORD = Record(
     table="w",
     expressions={
         "thread_id": THREAD_ID,
+        "type": f"CASE WHEN w.status LIKE 'question.%' THEN w.status ELSE '{RUN_ENDED}' END",
         "status": "delivery_status(w.ended_at, w.failure)",
         "attempts": "w.attempt",
         "error": "w.failure",

@@ -1,13 +1,17 @@
-"""Webhooks: validation of URLs that are called when a run has ended, and the outbox of deliveries.
+"""Webhooks: validation of URLs that are called for ends of runs and for questions, and the outbox of deliveries.
 
 The transaction that ends a run with a webhook inserts a delivery row, however the run ends. The row contains everything
 that will be sent, because the run may be deleted a moment later. `workers/upkeep/webhook_deliveries.py` claims
 deliveries with a lease, like runs, and sends them. The receiver's response never changes the run. The statements are in
 `shared/sql/outbox.sql`.
+
+`shared/inbox/notices.py` inserts the deliveries about questions. Their `status` is a `QuestionEvent`, and their `values`
+are the question's record.
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +37,14 @@ TRIES = 5
 RETRY_SECONDS = (10.0, 120.0, 600.0, 2400.0)
 LEASE_SECONDS = 30.0  # longer than any attempt takes
 AT_ONCE_PER_DEPLOYMENT = 8  # a slow receiver must not delay the deliveries of other deployments
+
+
+class QuestionEvent(enum.StrEnum):
+    """The `type` in the body of a delivery about a question. Every value begins with `question.`"""
+
+    ASKED = "question.asked"
+    REMINDER = "question.reminder"
+    EXPIRED = "question.expired"
 
 
 # Validation of webhook URLs
@@ -176,6 +188,10 @@ class Delivery:
     error: dict[str, Any] | None
     attempt: int
     owner: str
+
+    @property
+    def is_of_question(self) -> bool:
+        return self.status in set(QuestionEvent)
 
 
 def claim(conn: Connection, *, owner: str, limit: int) -> list[Delivery]:

@@ -82,9 +82,78 @@ def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
         "agent": None,
         "pool": "default",
         "limits": NO_LIMITS,
+        "inbox": None,
     }
     for mount in ("", "/api-host"):
         assert control.get(f"{mount}/v2/deployments/{made['id']}").json == made
+
+
+RULES = {
+    "webhook": "https://93.184.216.34/hook",
+    "remind_after_seconds": 3600,
+    "expire_after_seconds": 0.5,
+    "on_expiry": {"action": "answer", "answer": None},
+}
+REFUSED_RULES: list[tuple[Any, list[str], str]] = [
+    ([], [], "must be an object"),
+    ({"webhok": "x"}, ["webhok"], "not known. Did you mean webhook?"),
+    ({"webhook": "http://93.184.216.34/"}, ["webhook"], "Webhook must use https"),
+    ({"webhook": "https://127.0.0.1/"}, ["webhook"], "Webhook host blocked: loopback IP range"),
+    ({"webhook": "/hook"}, ["webhook"], "Invalid webhook hostname ''"),
+    ({"webhook": 7}, ["webhook"], "must be a string"),
+    ({"remind_after_seconds": 0}, ["remind_after_seconds"], "must be greater than 0"),
+    ({"remind_after_seconds": "1"}, ["remind_after_seconds"], "must be a number"),
+    (
+        {"expire_after_seconds": 10**9},
+        ["expire_after_seconds"],
+        "must be less than or equal to 31622400",
+    ),
+    ({"on_expiry": {}}, ["on_expiry", "action"], "this field is required"),
+    ({"on_expiry": {"action": "stop"}}, ["on_expiry", "action"], "must be one of"),
+    (
+        {"on_expiry": {"action": "answer"}},
+        ["on_expiry", "answer"],
+        "required with the action answer",
+    ),
+    (
+        {"on_expiry": {"action": "cancel", "answer": None}},
+        ["on_expiry", "answer"],
+        "allowed only with the action answer",
+    ),
+    (
+        {"on_expiry": {"action": "answer", "answer": ["\0"]}},
+        ["on_expiry", "answer"],
+        "must not contain the character U+0000",
+    ),
+    (
+        {"on_expiry": {"action": "answer", "answer": "x" * 70_000}},
+        ["on_expiry", "answer"],
+        "must have at most 65536 bytes",
+    ),
+]
+
+
+def test_a_deployment_has_rules_for_questions_until_they_are_null(control: ControlPlane) -> None:
+    created = control.create(inbox={**RULES, "remind_after_seconds": None})
+    without_reminder = {name: value for name, value in RULES.items() if name != "remind_after_seconds"}
+    assert created["inbox"] == without_reminder
+    revisions = control.revisions(created)
+
+    assert control.change(created, display_name="other")["inbox"] == without_reminder
+    assert control.change(created, inbox=RULES)["inbox"] == RULES
+    assert control.change(created, inbox={})["inbox"] == {}, "no rules, whatever langgraph.json has"
+    assert control.change(created, inbox=None)["inbox"] is None
+    assert control.revisions(created) == revisions, "the rules make no revision"
+
+
+def test_rules_for_questions_that_are_refused_are_named(control: ControlPlane) -> None:
+    created = control.create(inbox=RULES)
+    for rules, loc, message in REFUSED_RULES:
+        response = control.call("PATCH", f"/v2/deployments/{created['id']}", {"inbox": rules})
+        assert response.status_code == 422, rules
+        (violation,) = response.json["detail"]
+        assert (violation["loc"], violation["msg"][: len(message)]) == (["body", "inbox", *loc], message)
+    assert control.get(f"/v2/deployments/{created['id']}").json["inbox"] == RULES
 
 
 def test_a_deployment_is_given_limits_and_loses_them(control: ControlPlane) -> None:

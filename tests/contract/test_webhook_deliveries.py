@@ -60,6 +60,7 @@ def test_deliveries_are_listed_with_their_outcome(api: Api, neighbour: Api) -> N
     assert record == {
         "delivery_id": str(delivered),
         "run_id": str(first),
+        "type": "run.ended",
         "url": "https://receiver.example:8443/hook?token=…&plain=…&a=…",
         "status": "delivered",
         "attempts": 2,

@@ -9,6 +9,7 @@ from web.control_plane import (
     deployments,
     figures,
     inbox,
+    inbox_links,
     integrations,
     logs,
     organizations,
@@ -33,5 +34,6 @@ for resource in (
     workers.bp,
     figures.bp,
     inbox.bp,
+    inbox_links.bp,
 ):
     bp.register_blueprint(resource)

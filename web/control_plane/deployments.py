@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -19,7 +21,7 @@ from shared.infra.postgres import Row, connection
 from shared.models import DeploymentStatus
 from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
-from shared.runs import signals
+from shared.runs import signals, webhooks
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     MAX_SECRETS,
@@ -29,6 +31,7 @@ from web.control_plane.sources import (
     UPLOAD,
     AgentIdentity,
     DeploymentType,
+    InboxRules,
     Limits,
     RevisionContent,
     SecretItem,
@@ -54,6 +57,7 @@ REFUSED_DELETE = record(id=ID, detail=TEXT)
 DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
 
 MAX_PAGE = 100
+INBOX = {"description": "Rules for questions to people. null: those of langgraph.json"}
 CANCELLED_BATCHES = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
@@ -80,6 +84,7 @@ class DeploymentCreate(fields.Schema):
     secret_references = fields.ListOf(fields.JsonObject(), allow_none=True, metadata=UNSUPPORTED)
     pool = fields.StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = fields.Nested(Limits, allow_none=True)
+    inbox = fields.Nested(InboxRules, allow_none=True, metadata=INBOX)
 
 
 class DeploymentPatch(RevisionContent):
@@ -88,6 +93,7 @@ class DeploymentPatch(RevisionContent):
     display_name = fields.StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = fields.StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = fields.Nested(Limits, allow_none=True)
+    inbox = fields.Nested(InboxRules, allow_none=True, metadata=INBOX)
     traffic = fields.ListOf(
         fields.Nested(TrafficShare),
         max_items=shares.MOST,
@@ -145,6 +151,7 @@ def create_deployment(body: dict[str, Any]) -> Response:
         raise Invalid(
             "custom_url is set by this service.", loc=("body", "source_config", "custom_url"), status=400
         )
+    _check_inbox(body, rules={}, name=body.get("name") or "")
     with connection() as conn:
         keep = once(conn)
         deployment_id = deployments.create(
@@ -158,6 +165,7 @@ def create_deployment(body: dict[str, Any]) -> Response:
             agent=body.get("agent"),
             pool=body.get("pool") or "default",
             limit_changes=body.get("limits"),
+            inbox=body.get("inbox"),
             by=caller_key(conn),
         )
         transitions = deployments.begin(conn, deployment_id)
@@ -165,6 +173,17 @@ def create_deployment(body: dict[str, Any]) -> Response:
         answer = keep(jsonify(deployment_record(row)), 201)
     revision_events.announce(transitions)
     return answer
+
+
+def _check_inbox(body: dict[str, Any], *, rules: Mapping[str, Any], name: str) -> None:
+    """Raise Invalid if the webhook of `inbox` may not be called by the deployment's rules for webhooks."""
+    url = (body.get("inbox") or {}).get("webhook")
+    if url is None:
+        return
+    try:
+        webhooks.check(url, rules, url_of=partial(webhooks.deployment_url, settings().url, name))
+    except Invalid as error:
+        raise Invalid(error.message, loc=("body", "inbox", "webhook")) from error
 
 
 def _require_one_name(body: dict[str, Any]) -> None:
@@ -245,9 +264,15 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
 
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
-    by thread, over deployed revisions. The percentages add up to 100.
+    by thread, over deployed revisions. The percentages add up to 100. `inbox` replaces the rules for questions; null
+    restores those of langgraph.json.
     """
     new_split = [Share(**share) for share in body.get("traffic") or ()]
+    if body.get("inbox"):
+        with connection() as conn:
+            row = deployments.get(conn, caller().organization_id, deployment_id)
+            rules = webhooks.rules_of(conn, row["active_revision_id"])
+        _check_inbox(body, rules=rules, name=row["name"])
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, deployment_id, body)
@@ -285,6 +310,8 @@ def change_of(conn: Connection, deployment_id: UUID, body: dict[str, Any]) -> Ch
         tracked_packages=body.get("tracked_packages") or (),
         pool=body.get("pool"),
         limits=body.get("limits") or {},
+        changes_inbox="inbox" in body,
+        inbox=body.get("inbox"),
     )
 
 

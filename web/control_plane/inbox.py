@@ -147,7 +147,7 @@ def _visible_threads(serving: DeploymentRef) -> VisibleThreads | None:
         return None
 
 
-def _act_on(question_id: UUID, act: Callable[[Row], R], *, action: str = "read") -> R:
+def act_on(question_id: UUID, act: Callable[[Row], R], *, action: str = "read") -> R:
     """Call `act` with a question that the caller may see, at its deployment. Raises NotFound, Denied."""
     with connection() as conn:
         row = records.get(conn, question_id, organization_id=caller().organization_id)
@@ -162,7 +162,7 @@ def _act_on(question_id: UUID, act: Callable[[Row], R], *, action: str = "read")
     "GET /v2/inbox/<question_id>", "Get a question", role="read", answer=records.RECORD.schema, errors=(404,)
 )
 def get_question(question_id: UUID) -> Response:
-    return _act_on(question_id, lambda row: jsonify(records.RECORD.show(row)))
+    return act_on(question_id, lambda row: jsonify(records.RECORD.show(row)))
 
 
 @bp.operation(
@@ -184,7 +184,7 @@ def change_question(question_id: UUID, body: dict[str, Any]) -> Response:
             records.change(conn, question_id, body)
             return jsonify(records.RECORD.show(records.get(conn, question_id)))
 
-    return _act_on(question_id, change, action="update")
+    return act_on(question_id, change, action="update")
 
 
 @bp.operation(
@@ -207,10 +207,10 @@ def answer_question(question_id: UUID, body: dict[str, Any]) -> Response:
     if body["action"] == "cancel":
         if "answer" in body:
             raise Invalid("not allowed with the action cancel", loc=("body", "answer"))
-        return _act_on(question_id, _cancel, action="update")
+        return act_on(question_id, _cancel, action="update")
     if "answer" not in body:
         raise Invalid("this field is required", loc=("body", "answer"), kind="missing")
-    return _act_on(question_id, lambda row: respond_with_answer(row, body["answer"]))
+    return act_on(question_id, lambda row: respond_with_answer(row, body["answer"]))
 
 
 def _cancel(row: Row) -> Response:
@@ -238,7 +238,7 @@ def answer_questions(body: dict[str, Any]) -> Response:
 
 def _answer_one(question_id: UUID, answer: Any) -> dict[str, Any]:
     try:
-        created = _act_on(question_id, lambda row: create_run(answers.answer_request(row, answer)))
+        created = act_on(question_id, lambda row: create_run(answers.answer_request(row, answer)))
     except RunyardError as error:
         return {"id": question_id, "error": error.message}
     return {"id": question_id, "run_id": created.run_id}

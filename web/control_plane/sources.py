@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marshmallow import ValidationError
+from marshmallow import ValidationError, post_load, validates_schema
 
 from shared.deployments import project_rules, secrets, shares, sources
 from shared.deployments.next_revision import REPOSITORY
 from shared.deployments.records import ENVIRONMENTS, SOURCES
 from shared.errors import Invalid
+from shared.infra.egress import MAX_URL_LENGTH
 from web.schemas import fields
 
 UPLOAD = "internal_source"
@@ -145,6 +146,51 @@ class Limits(fields.Schema):
     memory_mb = Megabytes(allow_none=True)
     max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
     max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+
+
+class Seconds(fields.StrictNumber):
+    """A number of seconds above 0."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        meaning = {"description": "Above 0"}
+        super().__init__(maximum=project_rules.MAX_INBOX_SECONDS, metadata=meaning, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        seconds = super()._deserialize(value, attr, data, **kwargs)
+        if seconds <= 0:
+            raise ValidationError([fields.Rule("must be greater than 0", "greater_than")])
+        return seconds
+
+
+class ExpiryRule(fields.StrictSchema):
+    action = fields.OneOf(*project_rules.EXPIRY_ACTIONS, required=True)
+    answer = fields.AnyJson(
+        max_bytes=project_rules.MAX_DEFAULT_ANSWER_BYTES,
+        metadata={"description": "Required with the action `answer`, else not allowed"},
+    )
+
+    @validates_schema
+    def require_answer(self, loaded: dict[str, Any], **kwargs: Any) -> None:
+        if reason := project_rules.default_answer_refusal(loaded):
+            raise ValidationError({"answer": [fields.Rule(reason)]})
+
+
+class InboxRules(fields.StrictSchema):
+    """Rules for questions to people, with the fields of the key `inbox` of a langgraph.json. null counts as absent."""
+
+    webhook = fields.StrictString(
+        pattern=r"\S+",
+        max_length=MAX_URL_LENGTH,
+        allow_none=True,
+        metadata={"description": "A URL, or a path at the deployment, as for runs"},
+    )
+    remind_after_seconds = Seconds(allow_none=True)
+    expire_after_seconds = Seconds(allow_none=True)
+    on_expiry = fields.Nested(ExpiryRule, allow_none=True)
+
+    @post_load
+    def drop_absent(self, loaded: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {name: value for name, value in loaded.items() if value is not None}
 
 
 class TrafficShare(fields.Schema):

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
-from marshmallow import EXCLUDE, ValidationError, fields
+from marshmallow import EXCLUDE, ValidationError, fields, pre_load
 from marshmallow import Schema as MarshmallowSchema
 
+from shared.errors import suggestion
 from shared.infra.json_text import holds_nul
 
 
@@ -63,6 +64,18 @@ class Schema(MarshmallowSchema):
     def requires_a_field(cls) -> bool:
         """Return whether an empty object breaks the schema. If it does not, a request may omit its body."""
         return any(field.required for field in cls._declared_fields.values())
+
+
+class StrictSchema(Schema):
+    """A schema whose unknown fields are refused."""
+
+    @pre_load
+    def refuse_unknown(self, sent: Any, **kwargs: Any) -> Any:
+        known = self.load_fields
+        unknown = sorted(sent.keys() - known.keys()) if isinstance(sent, dict) else []
+        if unknown:
+            raise ValidationError({name: [Rule(f"not known.{suggestion(name, known)}")] for name in unknown})
+        return sent
 
 
 class Field(fields.Field):
@@ -216,10 +229,21 @@ class DateField(Field):
 
 
 class AnyJson(Field):
-    """Any JSON value, including null, kept as sent."""
+    """Any JSON value, including null, kept as sent.
 
-    def __init__(self, **kwargs: Any) -> None:
+    `max_bytes` limits its compact text, of a value for a jsonb column, which cannot hold the character U+0000.
+    """
+
+    def __init__(self, *, max_bytes: int | None = None, **kwargs: Any) -> None:
         super().__init__(**{"allow_none": True, **kwargs})
+        self.max_bytes = max_bytes
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if self.max_bytes is not None and not _fits(value, self.max_bytes):
+            raise ValidationError([too_long(self.max_bytes)])
+        if self.max_bytes is not None and holds_nul(value):
+            raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
+        return value
 
 
 def too_long(max_bytes: int) -> Rule:

@@ -296,6 +296,7 @@ class _Build:
                     "checkpointer": dict(environment.manifest.checkpointer),
                     "store": dict(environment.manifest.store),
                     "webhooks": dict(environment.manifest.webhooks),
+                    "inbox": dict(environment.manifest.inbox),
                     "http": dict(inspected.http),
                     "configs": dict(configs),
                     "resolved_at": self._resolved_at,

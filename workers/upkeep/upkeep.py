@@ -40,6 +40,7 @@ from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
 from workers import run_trace
+from workers.upkeep.questions import Questions
 from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
 
@@ -67,6 +68,7 @@ class Upkeep:
         self._wake = Signal()
         self._removals = Removals(settings)
         self._crons = DueCrons(settings)
+        self._questions = Questions(settings)
         self._reindexing = Reindexing()
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
@@ -138,6 +140,8 @@ class Upkeep:
             self._notify_again,
             self._crons.fire,
             self._builds,
+            self._questions.send_webhooks,
+            self._questions.begin_expiries,
         ]
         if self._ticks % SLOW_EVERY == 0:
             steps += [self._organizations, self._reindexing.begin]

@@ -14,6 +14,7 @@ import hmac
 import logging
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import gevent
 import orjson
@@ -29,7 +30,7 @@ from shared.infra.loops import forever
 from shared.infra.postgres import connection, database_time
 from shared.runs import webhooks
 from shared.runs.read import RUN
-from shared.runs.webhooks import TEMPLATE, Delivery
+from shared.runs.webhooks import TEMPLATE, Delivery, QuestionEvent
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | No
         return "the process that made the last attempt ended", None
     now = database_time()  # receivers reject timestamps that are minutes old
     try:
-        body = content(delivery, now)
+        body = question_content(delivery, service_url) if delivery.is_of_question else content(delivery, now)
         sent = headers(delivery, body, now)
         answer = egress.request("POST", _address(delivery, service_url), headers=sent, body=body)
     except (OutsideFailed, Undecryptable) as error:
@@ -138,6 +139,32 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     if delivery.error is not None:
         body["error"] = delivery.error
     return orjson.dumps(body)
+
+
+# Characters with a meaning in chat messages, such as a mention of everybody.
+PLAIN_TEXT = str.maketrans({"<": "‹", ">": "›", "@": "＠"})
+VERBS = {
+    QuestionEvent.ASKED: "is waiting for an answer",
+    QuestionEvent.REMINDER: "is still waiting for an answer",
+    QuestionEvent.EXPIRED: "was not answered in time",
+}
+
+
+def question_content(delivery: Delivery, service_url: str) -> bytes:
+    """Return the body of a delivery about a question.
+
+    Incoming webhooks of chats show `text`. It must not mention anyone, whatever a user wrote into the title.
+    """
+    question = delivery.values
+    path = "/".join(
+        quote(part, safe="") for part in ("d", delivery.deployment_name, "threads", question["thread_id"])
+    )
+    url = f"{service_url.rstrip('/')}/o/#/{path}"
+    title = question["thread_title"] or "A thread"
+    text = f"{delivery.deployment_name}: “{title}” {VERBS[QuestionEvent(delivery.status)]}.".translate(
+        PLAIN_TEXT
+    )
+    return orjson.dumps({"type": delivery.status, "question": question, "url": url, "text": f"{text} {url}"})
 
 
 def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:

@@ -10,6 +10,9 @@ revision = "0101"
 down_revision = "0100"
 
 OPEN, CLOSED = sa.text("closed_at IS NULL"), sa.text("closed_at IS NOT NULL")
+TO_EXPIRE = sa.text(
+    "expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')"
+)
 THREAD = ["deployment_id", "thread_id"]
 
 
@@ -44,6 +47,7 @@ def upgrade() -> None:
         sa.Column("webhooks_sent", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("on_expiry", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("expired_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("question_id", name=op.f("pk_question")),
         sa.ForeignKeyConstraint(
             THREAD,
@@ -67,7 +71,7 @@ def upgrade() -> None:
         (
             "ix_question_expires",
             ["expires_at"],
-            {"postgresql_where": sa.text("closed_at IS NULL AND expires_at IS NOT NULL")},
+            {"postgresql_where": TO_EXPIRE},
         ),
     ):
         op.create_index(name, "question", columns, if_not_exists=True, **options)

@@ -97,6 +97,30 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ([".", "httpx\n-e /etc"], "is not a package requirement"),
         ([".", "x @ git+https://user:pass@example.com/x"], "must not hold a user name or password"),
     ],
+    "inbox": [
+        ([], "^inbox: must be an object"),
+        ({"webhok": "x"}, r"^inbox.webhok: not known\. Did you mean webhook\?$"),
+        ({"webhook": "a b"}, "^inbox.webhook: must be a URL"),
+        ({"webhook": "http://93.184.216.34/"}, "^inbox.webhook: Webhook must use https"),
+        ({"webhook": "https://127.0.0.1/"}, "^inbox.webhook: Webhook host blocked: loopback IP range"),
+        ({"webhook": "/hook"}, "^inbox.webhook: Invalid webhook hostname"),
+        ({"remind_after_seconds": 0}, "^inbox.remind_after_seconds: must be a number of seconds above 0"),
+        ({"expire_after_seconds": 10**9}, "^inbox.expire_after_seconds: must be a number of seconds"),
+        ({"expire_after_seconds": True}, "^inbox.expire_after_seconds: must be a number of seconds"),
+        ({"on_expiry": "leave"}, "^inbox.on_expiry: must be an object"),
+        ({"on_expiry": {}}, "^inbox.on_expiry.action: "),
+        ({"on_expiry": {"action": "stop"}}, "^inbox.on_expiry.action: must be one of answer, cancel, leave"),
+        ({"on_expiry": {"action": "answer"}}, "^inbox.on_expiry.answer: required with the action answer"),
+        (
+            {"on_expiry": {"action": "leave", "answer": 1}},
+            "^inbox.on_expiry.answer: allowed only with the action answer",
+        ),
+        (
+            {"on_expiry": {"action": "answer", "answer": "x" * 70_000}},
+            "^inbox.on_expiry.answer: must have at",
+        ),
+        ({"on_expiry": {"action": "leave", "after": 1}}, r"^inbox.on_expiry.after: not known\."),
+    ],
     "webhooks": [
         ([], "^webhooks: must be an object"),
         ({"retries": 1}, r"^webhooks.retries: not known\.$"),
@@ -248,6 +272,20 @@ def test_the_interpreter_has_a_version(read: Read) -> None:
     assert read(python_version=HERE).python_version == HERE
     assert read(python_version=f"{HERE}-bookworm").python_version == HERE
     assert read(python_version="3.99").python_version == "3.99", "whether it is here is seen later"
+
+
+def test_the_inbox_has_rules(read: Read) -> None:
+    assert read().inbox == {}
+    rules = {
+        "webhook": "https://93.184.216.34/hook",
+        "remind_after_seconds": 60,
+        "expire_after_seconds": 0.5,
+        "on_expiry": {"action": "answer", "answer": None},
+    }
+    assert read(inbox={**rules, "remind_after_seconds": None}).inbox == {
+        name: value for name, value in rules.items() if name != "remind_after_seconds"
+    }
+    assert read(inbox={"on_expiry": {"action": "cancel"}}).inbox == {"on_expiry": {"action": "cancel"}}
 
 
 def test_webhooks_have_rules_and_headers(read: Read) -> None:

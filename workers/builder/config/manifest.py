@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from shared.errors import Invalid
+from shared.runs import webhooks
 from workers.builder.config import dependencies, fields
 from workers.builder.config.dependencies import Dependencies, LockedPackage, PipConfig
 from workers.builder.config.fields import refused
@@ -32,6 +34,7 @@ class Manifest:
     env: Mapping[str, str] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
+    inbox: Mapping[str, Any] = field(default_factory=dict)  # rules for questions to people
     checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `serde`
     auth: Mapping[str, Any] = field(default_factory=dict)  # the project's own authorization
     http: Mapping[str, Any] = field(default_factory=dict)  # the project's own app, disabled interfaces, CORS
@@ -54,6 +57,8 @@ def read(root: Path, config_path: str | None) -> Manifest:
     for where, entry in entry_points.items():
         if entry is not None:
             _require_file(tree, where, entry, None if locked is None else locked.packages)
+    if (webhook := loaded["inbox"].get("webhook")) is not None:
+        _check_webhook(webhook, loaded["webhooks"].get("url") or {})
     if locked is None:
         installed = dependencies.read(tree, loaded["dependencies"])
     else:
@@ -76,6 +81,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
                 "env",
                 "store",
                 "webhooks",
+                "inbox",
                 "checkpointer",
                 "auth",
                 "http",
@@ -83,6 +89,15 @@ def read(root: Path, config_path: str | None) -> Manifest:
             )
         },
     )
+
+
+def _check_webhook(url: str, rules: Mapping[str, Any]) -> None:
+    """Raise BuildFailed if the service may not call the webhook of `inbox`."""
+    try:
+        # Which URL of the service a path belongs to is unknown here; `disable_loopback: false` has allowed the machine.
+        webhooks.check(url, rules, url_of=lambda path: f"https://localhost{path}")
+    except Invalid as error:
+        raise refused(f"inbox.webhook: {error.message}") from error
 
 
 def _json(tree: SourceTree, path: PurePosixPath) -> dict[str, Any]:

@@ -394,6 +394,45 @@ class Webhooks(StrictSection):
     )
 
 
+def _is_default_answer(value: Any) -> bool:
+    return len(orjson.dumps(value)) <= project_rules.MAX_DEFAULT_ANSWER_BYTES
+
+
+class OnExpiry(StrictSection):
+    """The action for a question that expires. `answer` may be null."""
+
+    action = fields.one_of(*project_rules.EXPIRY_ACTIONS, required=True)
+    answer = Value(
+        f"must have at most {project_rules.MAX_DEFAULT_ANSWER_BYTES} bytes as JSON", _is_default_answer
+    )
+
+    @pre_load
+    def prepare(self, config: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
+        prepared = super().prepare(config)
+        if "answer" in config:
+            prepared["answer"] = config["answer"]
+        if reason := project_rules.default_answer_refusal(prepared):
+            raise ValidationError({"answer": reason})
+        return prepared
+
+
+def _seconds() -> Value:
+    most = project_rules.MAX_INBOX_SECONDS
+    return Value(
+        f"must be a number of seconds above 0, at most {most}",
+        lambda value: type(value) in (int, float) and 0 < value <= most,
+    )
+
+
+class Inbox(StrictSection):
+    """Rules for questions to people: their webhook, and times until a reminder and until they expire."""
+
+    webhook = fields.text("must be a URL or a path", r"\S+")
+    remind_after_seconds = _seconds()
+    expire_after_seconds = _seconds()
+    on_expiry = Nested(OnExpiry)
+
+
 def _header(name: str, value: Any, prefix: str, env: Mapping[str, str]) -> str:
     """Return the header's value. Variables missing in the project's `env` stay templates for the deployment."""
     if not HEADER.fullmatch(name) or SERVICE_HEADERS.fullmatch(name):
@@ -511,6 +550,7 @@ class LanggraphJson(Section):
     )
     store = Nested(Store, load_default=dict)
     webhooks = Nested(Webhooks, load_default=dict)
+    inbox = Nested(Inbox, load_default=dict)
     checkpointer = Nested(Checkpointer, empty=({}, [], "", False, 0), load_default=dict)
     python_version = PythonVersion(load_default=None)
     pip_config_file = Value("must be a path", lambda value: isinstance(value, str), load_default=None)

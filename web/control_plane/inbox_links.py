@@ -1,0 +1,166 @@
+"""Links for answers without an account: create, list and revoke them, and read and answer a question by a link.
+
+The routes for holders of a link are public. The token is in the body, since logs contain addresses. An unknown token
+counts as a failed authentication of the client's address.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from flask import Response, jsonify
+
+from shared.errors import NotFound
+from shared.inbox import links
+from shared.infra.postgres import Row, connection
+from shared.records import ID, TEXT_OR_NULL, TIME, record
+from web.control_plane.inbox import act_on
+from web.gate import limits
+from web.gate.addresses import client_address, client_network
+from web.gate.context import caller, configured_url, settings
+from web.schemas import fields
+from web.schemas.operations import RouteGroup
+
+bp = RouteGroup("inbox_links", section="Inbox")
+
+MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 60, 30 * 86_400, 7 * 86_400
+MAX_LABEL = 200
+PAGE = "/o/answer#"  # the console's page for holders of a link; browsers send no fragment to servers
+CREATED = record(
+    "CreatedLink", id=ID, url={"type": "string", "format": "uri"}, expires_at=TIME, label=TEXT_OR_NULL
+)
+EXAMPLE_TOKEN = "dGhpcyBpcyBhIHRva2VuIG9mIDI1NiByYW5kb20gYml0cw"
+
+
+class LinkCreate(fields.Schema):
+    example: ClassVar[dict[str, Any]] = {"label": "Ann", "expires_in_seconds": 86_400}
+
+    expires_in_seconds = fields.StrictInteger(
+        minimum=MIN_SECONDS, maximum=MAX_SECONDS, load_default=DEFAULT_SECONDS
+    )
+    label = fields.StrictString(
+        min_length=1,
+        max_length=MAX_LABEL,
+        allow_none=True,
+        load_default=None,
+        metadata={
+            "description": "For whom the link is. The holder sees it, and the answer is recorded with it"
+        },
+    )
+
+
+class LinkToken(fields.Schema):
+    example: ClassVar[dict[str, Any]] = {"token": EXAMPLE_TOKEN}
+
+    token = fields.StrictString(required=True, min_length=1, max_length=200)
+
+
+class LinkAnswer(LinkToken):
+    example: ClassVar[dict[str, Any]] = {"token": EXAMPLE_TOKEN, "answer": True}
+
+    answer = fields.AnyJson(
+        required=True, metadata={"description": "The value that `interrupt` returns. Null at a breakpoint"}
+    )
+
+
+@bp.operation(
+    "POST /v2/inbox/<question_id>/link",
+    "Create a link that answers a question",
+    role="run",
+    body=LinkCreate,
+    answer=CREATED,
+    status=201,
+    errors=(404, 409),
+)
+def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]:
+    """Create a link for a person without an account. Its URL is returned only once.
+
+    Whoever has the URL can read the question and answer it once, until the link expires or is revoked, or until the
+    question is answered elsewhere.
+    """
+
+    def create(row: Row) -> Response:
+        with connection() as conn:
+            link, token = links.create(
+                conn,
+                question_id,
+                key_id=caller().key_id,
+                seconds=body["expires_in_seconds"],
+                label=body["label"],
+            )
+        shown = links.RECORD.show(link)
+        url = f"{configured_url()}{PAGE}{token}"
+        return jsonify(id=shown["id"], url=url, expires_at=shown["expires_at"], label=shown["label"])
+
+    return act_on(question_id, create, action="update"), 201
+
+
+@bp.operation(
+    "GET /v2/inbox/<question_id>/links",
+    "List the links of a question, oldest first",
+    role="read",
+    answer=links.RECORD.schema,
+    many=True,
+    errors=(404,),
+)
+def list_links(question_id: UUID) -> Response:
+    """List the links of a question, with the time at which each was used or revoked. Their URLs are not stored."""
+
+    def show(row: Row) -> Response:
+        with connection() as conn:
+            return jsonify([links.RECORD.show(link) for link in links.list_all(conn, question_id)])
+
+    return act_on(question_id, show)
+
+
+@bp.operation("DELETE /v2/inbox/links/<link_id>", "Revoke a link", role="run", status=204, errors=(404,))
+def revoke_link(link_id: UUID) -> None:
+    """Revoke a link. Revoking it again has no effect, nor has revoking a link that was used."""
+    with connection() as conn:
+        question_id = links.question_of(conn, caller().organization_id, link_id)
+
+    def revoke(row: Row) -> None:
+        with connection() as conn:
+            links.revoke(conn, link_id)
+
+    act_on(question_id, revoke, action="update")
+
+
+@bp.operation(
+    "POST /v2/inbox/link/question",
+    "Get the question of a link",
+    role="open",
+    body=LinkToken,
+    answer=links.QUESTION.schema,
+    errors=(404, 410, 429),
+)
+def get_linked_question(body: dict[str, Any]) -> Response:
+    """Return the question of a link. `expires_at` is the end of the time for an answer.
+
+    Returns 410 if the link is expired, revoked or used, or if the question needs no answer any more.
+    """
+    try:
+        with connection() as conn:
+            return jsonify(links.QUESTION.show(links.find(conn, body["token"])))
+    except NotFound:
+        limits.count_failure(client_network(settings()))
+        raise
+
+
+@bp.operation(
+    "POST /v2/inbox/link/answer",
+    "Answer the question of a link",
+    role="open",
+    body=LinkAnswer,
+    answer=links.QUESTION.schema,
+    errors=(400, 404, 410, 429),
+)
+def answer_linked_question(body: dict[str, Any]) -> Response:
+    """Answer the question of a link, once. Returns the question, or 410 as the route before."""
+    try:
+        link = links.answer(body["token"], body["answer"], settings(), address=client_address(settings()))
+    except NotFound:
+        limits.count_failure(client_network(settings()))
+        raise
+    return jsonify(links.QUESTION.show(link))
