@@ -41,16 +41,21 @@ scenario("an address that there is not leads back", async ({ page, open }) => {
   await page.getByRole("heading", { name: "There is no such page" }).waitFor();
 });
 
-scenario("colours are the reader's choice", async ({ page, open, isNarrow }) => {
+scenario("the theme is that of the system or the reader's choice", async ({ page, open, isNarrow }) => {
   await open("/");
   if (isNarrow) await page.getByRole("button", { name: "Menu" }).click();
-  const back = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
-  const seen = new Set([await back()]);
-  for (let turn = 0; turn < 2; turn++) {
-    await page.getByTitle("Colours").click();
-    seen.add(await back());
+  const background = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+  const system = await background();
+  const backgrounds = [];
+  for (const theme of ["Light", "Dark"]) {
+    await page.getByRole("group", { name: "Theme" }).getByText(theme).click();
+    backgrounds.push(await background());
   }
-  assert.equal(seen.size, 2);
+  assert.equal(new Set(backgrounds).size, 2);
+  assert.ok(backgrounds.includes(system));
+  await page.getByRole("radio", { name: "Light" }).focus();
+  await page.keyboard.press("ArrowRight");
+  assert.ok(await page.getByRole("radio", { name: "Dark" }).isChecked());
   await page.reload();
   await page.getByRole("heading", { name: "Overview" }).waitFor();
   assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");

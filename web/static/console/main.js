@@ -1,39 +1,44 @@
-// The console: its routes, and the frame around every page. Pages are loaded when they are first shown.
+// The console: its routes and the frame around every page. The module of a page is loaded when the page is first shown.
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/dom.js";
-import { location_, matcher, start as followAddress } from "./core/router.js";
-import { actFor, isStarting, me, start as askWhoCalls } from "./core/session.js";
+import { remember } from "./core/recent.js";
+import { href, location_, matcher, start as followAddress } from "./core/router.js";
+import { actFor, isStarting, me, start as identifyCaller } from "./core/session.js";
 import { Empty, ErrorBox, Loading, Toasts, Questions } from "./parts/index.js";
 import { Navigation } from "./parts/navigation.js";
+import { Palette, openPalette } from "./parts/palette.js";
 import { SignIn } from "./parts/sign_in.js";
 
-/** @typedef {{path: string, load: () => Promise<any>, nav?: {label: string, at: "service" | "deployment", path: string, role?: string}}} Route */
+/**
+ * A page. `nav` is its entry in the navigation: the group, the least role, the icon, and a signal whose number stands beside the label.
+ * @typedef {{path: string, load: () => Promise<any>, nav?: {label: string, at: "service" | "deployment" | "administration", path: string, icon: keyof typeof import("./parts/icons.js").ICONS, role?: string, count?: {value: number | null}}}} Route
+ */
 
-/** In alphabetical order of their paths; `nav` has a page in the navigation. @type {Route[]} */
+/** Routes in alphabetical order of their paths. @type {Route[]} */
 const ROUTES = [
-  { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
-  { path: "/d/:name/assistants", load: () => import("./pages/assistants.js"), nav: { label: "Assistants", at: "deployment", path: "/d/:name/assistants" } },
+  { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", icon: "overview", path: "/" } },
+  { path: "/d/:name/assistants", load: () => import("./pages/assistants.js"), nav: { label: "Assistants", at: "deployment", icon: "assistants", path: "/d/:name/assistants" } },
   { path: "/d/:name/assistants/:id", load: () => import("./pages/assistant.js") },
-  { path: "/d/:name/crons", load: () => import("./pages/crons.js"), nav: { label: "Crons", at: "deployment", path: "/d/:name/crons" } },
-  { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", path: "/d/:name/playground" } },
-  { path: "/d/:name/runs", load: () => import("./pages/runs.js"), nav: { label: "Runs", at: "deployment", path: "/d/:name/runs" } },
+  { path: "/d/:name/crons", load: () => import("./pages/crons.js"), nav: { label: "Crons", at: "deployment", icon: "clock", path: "/d/:name/crons" } },
+  { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", icon: "playground", path: "/d/:name/playground" } },
+  { path: "/d/:name/runs", load: () => import("./pages/runs.js"), nav: { label: "Runs", at: "deployment", icon: "runs", path: "/d/:name/runs" } },
   { path: "/d/:name/runs/:thread/:run", load: () => import("./pages/run.js") },
-  { path: "/d/:name/store", load: () => import("./pages/store.js"), nav: { label: "Store", at: "deployment", path: "/d/:name/store" } },
-  { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", path: "/d/:name/threads" } },
+  { path: "/d/:name/store", load: () => import("./pages/store.js"), nav: { label: "Store", at: "deployment", icon: "store", path: "/d/:name/store" } },
+  { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", icon: "threads", path: "/d/:name/threads" } },
   { path: "/d/:name/threads/:thread", load: () => import("./pages/thread.js") },
-  { path: "/d/:name/webhooks", load: () => import("./pages/webhooks.js"), nav: { label: "Webhooks", at: "deployment", path: "/d/:name/webhooks" } },
-  { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", path: "/deployments/:id" } },
-  { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "service", path: "/keys", role: "admin" } },
-  { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "service", path: "/organizations" } },
-  { path: "/providers", load: () => import("./pages/providers.js"), nav: { label: "OAuth providers", at: "service", path: "/providers" } },
-  { path: "/usage", load: () => import("./pages/usage.js"), nav: { label: "Usage", at: "service", path: "/usage" } },
-  { path: "/workers", load: () => import("./pages/workers.js"), nav: { label: "Workers", at: "service", path: "/workers" } },
+  { path: "/d/:name/webhooks", load: () => import("./pages/webhooks.js"), nav: { label: "Webhooks", at: "deployment", icon: "webhooks", path: "/d/:name/webhooks" } },
+  { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", icon: "deployment", path: "/deployments/:id" } },
+  { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "administration", icon: "key", path: "/keys", role: "admin" } },
+  { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "administration", icon: "organizations", path: "/organizations" } },
+  { path: "/providers", load: () => import("./pages/providers.js"), nav: { label: "OAuth providers", at: "administration", icon: "providers", path: "/providers" } },
+  { path: "/usage", load: () => import("./pages/usage.js"), nav: { label: "Usage", at: "service", icon: "usage", path: "/usage" } },
+  { path: "/workers", load: () => import("./pages/workers.js"), nav: { label: "Workers", at: "service", icon: "workers", path: "/workers" } },
 ];
 
 const matchers = ROUTES.map((route) => ({ route, match: matcher(route.path) }));
 
-/** @param {string} path */
-function find(path) {
+/** The route of a path and the parameters in it. @param {string} path */
+function routeOf(path) {
   for (const { route, match } of matchers) {
     const params = match(path);
     if (params) return { route, params };
@@ -44,7 +49,7 @@ function find(path) {
 /** @type {Map<Route, any>} */
 const loaded = new Map();
 
-/** A page's module, once it is there. @param {Route | undefined} route */
+/** The module of a page, loaded if necessary. @param {Route | undefined} route */
 function useModule(route) {
   const [state, setState] = useState(/** @type {any} */ ({}));
   useEffect(() => {
@@ -59,7 +64,7 @@ function useModule(route) {
 
 function CurrentPage() {
   const { path, params, query } = location_.value;
-  const found = find(path);
+  const found = routeOf(path);
   const { module, error } = useModule(found?.route);
   const main = useRef(/** @type {HTMLElement | null} */ (null));
   const [failure, retry] = useErrorBoundary();
@@ -70,11 +75,12 @@ function CurrentPage() {
     retry();
     main.current?.focus({ preventScroll: true });
     scrollTo(0, 0);
+    return () => remember(href(path), document.title);
   }, [path]);
   return html`<main ref=${main} tabindex="-1">${content()}</main>`;
 
   function content() {
-    if (!found) return html`<${Empty} title="There is no such page" text=${path} action=${html`<a href="#/">To the overview</a>`} />`;
+    if (!found) return html`<${Empty} icon="search" title="There is no such page" text=${path} action=${html`<a href="#/">To the overview</a>`} />`;
     if (error ?? failure) return html`<${ErrorBox} error=${error ?? failure} retry=${retry} />`;
     if (!module) return html`<${Loading} />`;
     return html`<${module.default} params=${params} query=${query} />`;
@@ -86,15 +92,16 @@ function Console() {
   if (!me.value) return html`<${SignIn} />`;
   return html`
     <div class="frame">
-      <${Navigation} routes=${ROUTES} />
+      <${Navigation} routes=${ROUTES} onSearch=${openPalette} />
       <${CurrentPage} />
     </div>
+    <${Palette} routes=${ROUTES} />
     <${Questions} />
     <${Toasts} />`;
 }
 
-followAddress((path) => find(path)?.params ?? {});
+followAddress((path) => routeOf(path)?.params ?? {});
 const { organization } = location_.peek().query;
 if (organization) actFor(organization);
-void askWhoCalls();
+void identifyCaller();
 render(html`<${Console} />`, /** @type {HTMLElement} */ (document.getElementById("root")));

@@ -1,16 +1,24 @@
-// Dark or light: as the system is, or as the reader chose; the choice is kept, it is no secret.
+// The colour theme: that of the system, or one that the reader chose. Local storage keeps the choice.
 
 import { effect, signal } from "./dom.js";
 
-const KEPT = "runyard.theme";
-const THEMES = /** @type {const} */ (["auto", "light", "dark"]);
+const STORED = "runyard.theme";
 
-/** @type {import("../../vendor/signals.js").Signal<"auto" | "light" | "dark">} */
-export const theme = signal(THEMES.find((one) => one === localStorage.getItem(KEPT)) ?? "auto");
+/** @typedef {"auto" | "light" | "dark"} Theme */
+/** @type {{value: Theme, label: string, icon: "system" | "light" | "dark"}[]} */
+export const THEMES = [
+  { value: "auto", label: "System", icon: "system" },
+  { value: "light", label: "Light", icon: "light" },
+  { value: "dark", label: "Dark", icon: "dark" },
+];
 
-export function nextTheme() {
-  theme.value = THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length];
-  localStorage.setItem(KEPT, theme.value);
+/** @type {import("../../vendor/signals.js").Signal<Theme>} */
+export const theme = signal(THEMES.find(({ value }) => value === localStorage.getItem(STORED))?.value ?? "auto");
+
+/** Choose a theme. @param {Theme} value */
+export function setTheme(value) {
+  theme.value = value;
+  localStorage.setItem(STORED, value);
 }
 
 effect(() => {

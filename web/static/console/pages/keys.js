@@ -1,7 +1,7 @@
 // The organization's API keys: made, changed and revoked. A new key is shown once, where it was made.
 
 import { control } from "../core/api.js";
-import { html, useState } from "../core/dom.js";
+import { html, useEffect, useState } from "../core/dom.js";
 import { count, iso, text } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { setQuery } from "../core/router.js";
@@ -31,11 +31,11 @@ export default function KeysPage({ query }) {
       <${Empty} title="Keys are for admins" text="Your role is ${me.value?.role}. Somebody with the role admin makes, changes and revokes keys." />
     <//>`;
   }
-  return html`<${Keys} offset=${Number(query.offset ?? 0)} />`;
+  return html`<${Keys} offset=${Number(query.offset ?? 0)} isNew=${query.new === "1"} />`;
 }
 
-/** @param {{offset: number}} props */
-function Keys({ offset }) {
+/** @param {{offset: number, isNew: boolean}} props `isNew` opens the form for a new key */
+function Keys({ offset, isNew }) {
   const organization = me.value?.organization;
   const found = useResource((signal) => control("GET", "/v2/keys", { query: { limit: PAGE, offset }, signal }), [offset, organization?.id]);
   const [changed, setChanged] = useState(/** @type {any} */ (null));
@@ -43,6 +43,11 @@ function Keys({ offset }) {
   const [made, setMade] = useState(/** @type {any} */ (null));
   const keys = found.data?.resources;
   const make = html`<${Button} kind="primary" onClick=${() => setMaking(true)}>New key<//>`;
+  useEffect(() => {
+    if (!isNew) return;
+    setMaking(true);
+    setQuery({ new: null });
+  }, [isNew]);
   const show = (/** @type {any} */ key) => {
     setMade(key);
     found.reload();

@@ -1,34 +1,35 @@
-// Buttons and fields.
+// Buttons and form fields.
 
 import { html, useEffect, useId, useRef, useState } from "../core/dom.js";
+import { Icon } from "./icons.js";
 import { notify } from "./toasts.js";
 
 /**
- * A button; while what it does is on its way it is busy, and what goes wrong is said.
- * @param {{onClick?: (event: any) => any, kind?: "primary" | "danger" | "plain", busy?: boolean, disabled?: boolean, title?: string, type?: "button" | "submit", label?: string, pressed?: boolean, children?: any}} props
+ * A button. While the promise of its handler is pending it is disabled; a rejection becomes a toast.
+ * @param {{onClick?: (event: any) => any, kind?: "primary" | "danger" | "plain", icon?: Parameters<typeof Icon>[0]["name"], busy?: boolean, disabled?: boolean, title?: string, type?: "button" | "submit", label?: string, pressed?: boolean, children?: any}} props
  */
-export function Button({ onClick, kind, busy = false, disabled = false, title, type = "button", label, pressed, children }) {
-  const [isAtWork, setAtWork] = useState(false);
-  const isThere = useRef(true);
-  useEffect(() => () => void (isThere.current = false), []);
+export function Button({ onClick, kind, icon, busy = false, disabled = false, title, type = "button", label, pressed, children }) {
+  const [isPending, setPending] = useState(false);
+  const isMounted = useRef(true);
+  useEffect(() => () => void (isMounted.current = false), []);
   const click = async (/** @type {any} */ event) => {
     const result = onClick?.(event);
     if (!(result instanceof Promise)) return;
-    setAtWork(true);
+    setPending(true);
     try {
       await result;
     } catch (error) {
       notify(/** @type {any} */ (error).detail ?? String(error), "error");
     } finally {
-      if (isThere.current) setAtWork(false);
+      if (isMounted.current) setPending(false);
     }
   };
-  const isBusy = busy || isAtWork;
+  const isBusy = busy || isPending;
   return html`<button type=${type} class=${kind ?? ""} title=${title} aria-label=${label} aria-pressed=${pressed === undefined ? undefined : String(pressed)}
-    aria-busy=${isBusy ? "true" : undefined} disabled=${disabled || isBusy} onClick=${click}>${children}</button>`;
+    aria-busy=${isBusy ? "true" : undefined} disabled=${disabled || isBusy} onClick=${click}>${icon && html`<${Icon} name=${icon} />`}${children}</button>`;
 }
 
-/** A control with its label above and its hint or error below. @param {{label: any, hint?: any, error?: any, children?: any}} props */
+/** A control with its label above it and its hint or error below it. @param {{label: any, hint?: any, error?: any, children?: any}} props */
 export function Field({ label, hint, error, children }) {
   return html`
     <div class=${error ? "field wrong" : "field"}>
@@ -79,30 +80,30 @@ export function Select({ label, value, options, onChange, isLabelHidden = false,
 }
 
 /**
- * A text to search for; `onInput` hears of it a moment after the last key.
+ * A search field; `onInput` is called `delay` milliseconds after the last key, or at once on Enter.
  * @param {{label: string, value: string, onInput: (value: string) => void, placeholder?: string, delay?: number}} props
  */
 export function SearchBox({ label, value, onInput, placeholder, delay = 250 }) {
   const [typed, setTyped] = useState(value);
   const timer = useRef(0);
-  const said = useRef(value);
+  const reported = useRef(value);
   useEffect(() => {
-    if (value === said.current) return; // what was typed has come back
-    said.current = value;
+    if (value === reported.current) return; // the text that this field reported
+    reported.current = value;
     setTyped(value);
   }, [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
-  const say = (/** @type {string} */ now) => {
+  const report = (/** @type {string} */ text) => {
     clearTimeout(timer.current);
-    said.current = now;
-    onInput(now);
+    reported.current = text;
+    onInput(text);
   };
   const type = (/** @type {any} */ event) => {
-    const now = event.currentTarget.value;
-    setTyped(now);
+    const text = event.currentTarget.value;
+    setTyped(text);
     clearTimeout(timer.current);
-    timer.current = window.setTimeout(() => say(now), delay);
+    timer.current = window.setTimeout(() => report(text), delay);
   };
   return html`<input type="search" class="search" aria-label=${label} placeholder=${placeholder ?? label} value=${typed} spellcheck=${false}
-    onInput=${type} onKeyDown=${(/** @type {any} */ event) => event.key === "Enter" && say(event.currentTarget.value)} />`;
+    onInput=${type} onKeyDown=${(/** @type {any} */ event) => event.key === "Enter" && report(event.currentTarget.value)} />`;
 }

@@ -1,61 +1,111 @@
-// The navigation beside every page: the service's pages, and those of the deployment one is in.
+// The navigation beside every page: pages of the service, pages of the current deployment, the theme and the account.
 
-import { html, useEffect, useState } from "../core/dom.js";
+import { useDeploymentResource } from "../core/deployments.js";
+import { html, useEffect, useId, useState } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
 import { can, isDev, key, me, signOut } from "../core/session.js";
-import { useDeployment } from "../core/deployments.js";
+import { THEMES, setTheme, theme } from "../core/theme.js";
 import { Button } from "./forms.js";
-import { nextTheme, theme } from "../core/theme.js";
+import { Icon } from "./icons.js";
+import { kindOf } from "./small.js";
+import { standingOf } from "./standing.js";
 
 /** @typedef {import("../main.js").Route} Route */
+/** @typedef {NonNullable<Route["nav"]>} Entry */
 
-/** @param {{routes: Route[]}} props */
-export function Navigation({ routes }) {
+const STATUS_EVERY_MS = 15_000;
+const ORDER = [
+  "Inbox", "Overview", "Usage", "Workers",
+  "Deployment", "Playground", "Threads", "Runs", "Assistants", "Crons", "Store", "Webhooks",
+  "API keys", "OAuth providers", "Organizations",
+];
+
+/** @param {{routes: Route[], onSearch: () => void}} props */
+export function Navigation({ routes, onSearch }) {
   const { path, params } = location_.value;
   const [isOpen, setOpen] = useState(false);
   useEffect(() => setOpen(false), [path]);
-  const found = useDeployment({ name: params.name, id: path.startsWith("/deployments/") ? params.id : undefined });
-  const listed = (/** @type {string} */ at) => routes.filter(({ nav }) => nav?.at === at && can(nav.role ?? "read")).map((route) => /** @type {NonNullable<Route["nav"]>} */ (route.nav)).sort(byPlace);
+  const id = path.startsWith("/deployments/") ? params.id : undefined;
+  const { data: current } = useDeploymentResource({ name: params.name, id }, params.name || id ? { every: STATUS_EVERY_MS } : {});
+  const list = (/** @type {Entry["at"]} */ at) => html`<ul>${entriesOf(routes, at).map((entry) => html`<${Link} key=${entry.label} entry=${entry} path=${path} deployment=${current} />`)}</ul>`;
   return html`
     <nav class=${isOpen ? "side open" : "side"} aria-label="Main">
-      <div class="side-head">
-        <a class="brand" href="#/">runyard</a>
-        <button type="button" class="menu" aria-expanded=${String(isOpen)} onClick=${() => setOpen(!isOpen)}>Menu</button>
-      </div>
-      <div class="side-body">
-        <ul>${listed("service").map((nav) => link(nav.label, href(nav.path), isIn(path, nav.path)))}</ul>
-        ${found && html`<h2 title=${found.name}>${found.name}</h2>
-          <ul>${listed("deployment").map((nav) => link(nav.label, href(nav.path.replace(":name", encodeURIComponent(found.name)).replace(":id", found.id)), isIn(path, nav.path)))}</ul>`}
-        <div class="side-foot"><${Account} /></div>
+      <div class="side-inner">
+        <div class="side-head">
+          <a class="brand" href="#/">runyard</a>
+          <${SearchButton} onClick=${onSearch} />
+          <button type="button" class="menu" aria-expanded=${String(isOpen)} onClick=${() => setOpen(!isOpen)}><${Icon} name=${isOpen ? "close" : "menu"} />Menu</button>
+        </div>
+        <div class="side-body">
+          ${list("service")}
+          ${current && html`<${CurrentDeployment} record=${current} />${list("deployment")}`}
+          <p class="side-group"><span>Administration</span></p>
+          ${list("administration")}
+          <div class="side-foot"><${ThemeSwitch} /><${Account} /></div>
+        </div>
       </div>
     </nav>`;
 }
 
-/** As people go: from what is deployed to what it does. */
-const ORDER = ["Deployment", "Playground", "Threads", "Runs", "Assistants", "Crons", "Store", "Webhooks", "Overview", "Workers", "Usage"];
-const placeOf = (/** @type {string} */ label) => (ORDER.includes(label) ? ORDER.indexOf(label) : ORDER.length);
-const byPlace = (/** @type {{label: string}} */ one, /** @type {{label: string}} */ other) => placeOf(one.label) - placeOf(other.label);
+/**
+ * The entries of a group that the caller's role may see, in their order.
+ * @param {Route[]} routes @param {Entry["at"]} at
+ * @returns {Entry[]}
+ */
+export function entriesOf(routes, at) {
+  const entries = routes.flatMap(({ nav }) => (nav?.at === at && can(nav.role ?? "read") ? [nav] : []));
+  return entries.sort((one, other) => ORDER.indexOf(one.label) - ORDER.indexOf(other.label));
+}
 
-/** @param {string} label @param {string} address @param {boolean} isCurrent */
-const link = (label, address, isCurrent) => html`<li key=${label}><a href=${address} aria-current=${isCurrent ? "page" : undefined}>${label}</a></li>`;
+/** The address of an entry; those of a deployment need its record. @param {Entry} entry @param {{id: string, name: string} | undefined} [deployment] */
+export function addressOfEntry(entry, deployment) {
+  if (entry.at !== "deployment" || !deployment) return href(entry.path);
+  return href(entry.path.replace(":name", encodeURIComponent(deployment.name)).replace(":id", deployment.id));
+}
 
-/** Whether a path is a page's or below it. @param {string} path @param {string} pattern */
+/** @param {{entry: Entry, path: string, deployment: any}} props */
+function Link({ entry, path, deployment }) {
+  return html`<li><a href=${addressOfEntry(entry, deployment)} aria-current=${isIn(path, entry.path) ? "page" : undefined}><${Icon} name=${entry.icon} /><span>${entry.label}</span>${entry.count?.value ? html`<span class="nav-count">${entry.count.value.toLocaleString("en")}</span>` : ""}</a></li>`;
+}
+
+/** Whether a path belongs to a page or to a page below it. @param {string} path @param {string} pattern */
 function isIn(path, pattern) {
   if (pattern === "/") return path === "/";
   return new RegExp(`^${pattern.replace(/:\w+/g, "[^/]+")}(/|$)`).test(path);
 }
 
-/** The documentation, which the service has if its installation built it. */
+/** The deployment's name with a dot in the colour of its status. @param {{record: any}} props */
+function CurrentDeployment({ record }) {
+  const [{ status }] = standingOf({ status: record.status, serving: record.active_revision_number, newest: record.latest_revision_number, newestStatus: record.latest_revision_status });
+  return html`<h2 class="side-group of-deployment" title=${record.name}><i class=${`dot ${kindOf(status)}`} title=${status}></i><span>${record.display_name ?? record.name}</span></h2>`;
+}
+
+/** @param {{onClick: () => void}} props */
+function SearchButton({ onClick }) {
+  const keys = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘ K" : "Ctrl K";
+  return html`<button type="button" class="side-search" aria-keyshortcuts="Control+K Meta+K" title=${`Search (${keys})`} onClick=${onClick}><${Icon} name="search" /><span>Search</span><kbd aria-hidden="true">${keys}</kbd></button>`;
+}
+
+function ThemeSwitch() {
+  const name = useId();
+  return html`
+    <fieldset class="segments">
+      <legend class="unseen">Theme</legend>
+      ${THEMES.map(({ value, label, icon }) => html`
+        <label key=${value}><input type="radio" name=${name} value=${value} checked=${theme.value === value} onChange=${() => setTheme(value)} /><${Icon} name=${icon} />${label}</label>`)}
+    </fieldset>`;
+}
+
+/** The address of the documentation, if the installation built it. */
 const GUIDE = document.documentElement.dataset.guide === "true" ? new URL("../../../../guide/", import.meta.url).href : null;
 
 function Account() {
-  const found = me.value;
-  if (!found) return null;
+  const caller = me.value;
+  if (!caller) return null;
   return html`
-    <p class="account" title=${`runyard ${found.version}`}><b>${found.organization.name}</b><br /><span class="quiet">${found.key ? `${found.key.name || found.key.id}, ` : ""}${found.role}</span></p>
+    <p class="account" title=${`runyard ${caller.version}`}><b>${caller.organization.name}</b><br /><span class="quiet">${caller.key ? `${caller.key.name || caller.key.id}, ` : ""}${caller.role}</span></p>
     <div class="account-actions">
       ${GUIDE && html`<a href=${GUIDE} target="_blank" rel="noopener">Docs</a>`}
-      <button type="button" class="plain" onClick=${nextTheme} title="Colours">${{ auto: "Auto", light: "Light", dark: "Dark" }[theme.value]}</button>
-      ${key() ? html`<${Button} kind="plain" onClick=${() => signOut()}>Sign out<//>` : isDev && html`<${Button} kind="plain" title="To deploy, and to change variables or limits" onClick=${() => signOut()}>Use a key<//>`}
+      ${key() ? html`<${Button} kind="plain" onClick=${() => signOut()}>Sign out<//>` : isDev && html`<${Button} kind="plain" title="Needed to deploy and to change variables or limits" onClick=${() => signOut()}>Use a key<//>`}
     </div>`;
 }

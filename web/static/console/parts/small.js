@@ -2,6 +2,7 @@
 
 import { html, signal, useState } from "../core/dom.js";
 import { NOTHING, ago, duration, iso, short } from "../core/format.js";
+import { Icon } from "./icons.js";
 import { waitsInWords } from "./runs.js";
 import { standingOf } from "./standing.js";
 import { notify } from "./toasts.js";
@@ -10,8 +11,11 @@ const GOOD = new Set(["success", "idle", "ready", "deployed", "delivered", "enab
 const BUSY = new Set(["pending", "running", "busy", "building", "deploying", "awaiting_build", "awaiting_deploy", "creating", "queued", "awaiting_database"]);
 const WARN = new Set(["interrupted", "draining", "awaiting_delete", "skipped", "expired", "paused", "revoked", "disabled", "unknown"]);
 
-/** @param {string} status */
-function kindOf(status) {
+/** @type {Record<string, any>} */
+const ICON_OF = { good: "check", busy: "clock", warn: "paused", bad: "failed" };
+
+/** What a status means: `good`, `busy`, `warn`, `bad`, or empty. @param {string} status */
+export function kindOf(status) {
   const word = status.toLowerCase();
   if (GOOD.has(word)) return "good";
   if (BUSY.has(word)) return "busy";
@@ -22,7 +26,8 @@ function kindOf(status) {
 /** The state of a run, thread, revision, delivery or worker. @param {{status: string | null | undefined, title?: string}} props */
 export function Pill({ status, title }) {
   if (!status) return html`<span class="quiet">${NOTHING}</span>`;
-  return html`<span class=${`pill ${kindOf(status)}`} title=${title}>${status}</span>`;
+  const kind = kindOf(status);
+  return html`<span class=${`pill ${kind}`} title=${title}>${kind && html`<${Icon} name=${ICON_OF[kind]} />`}<span>${status.toLowerCase().replaceAll("_", " ")}</span></span>`;
 }
 
 /** @param {Parameters<typeof standingOf>[0]} props */
@@ -80,9 +85,9 @@ export async function copy(text, says = true) {
   if (says) notify("Copied.");
 }
 
-/** Where there is nothing yet: what that means, and what to do next. @param {{title: string, text?: any, action?: any}} props */
-export function Empty({ title, text, action }) {
-  return html`<div class="empty"><h2>${title}</h2>${text && html`<p>${text}</p>`}${action && html`<div class="actions">${action}</div>`}</div>`;
+/** What stands in place of an empty list: what its emptiness means, and what to do next. @param {{title: string, text?: any, action?: any, icon?: Parameters<typeof Icon>[0]["name"]}} props */
+export function Empty({ title, text, action, icon }) {
+  return html`<div class="empty">${icon && html`<${Icon} name=${icon} />`}<h2>${title}</h2>${text && html`<p>${text}</p>`}${action && html`<div class="actions">${action}</div>`}</div>`;
 }
 
 /** @param {{error: any, retry?: () => void}} props */
@@ -91,5 +96,3 @@ export function ErrorBox({ error, retry }) {
   return html`<div class="error-box" role="alert"><p>${String(error.detail ?? error.message ?? error).slice(0, 5000)}</p>
     ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}</div>`;
 }
-
-export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;
