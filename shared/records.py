@@ -31,7 +31,7 @@ OBJECT: JsonSchema = {"type": "object", "additionalProperties": True}
 OBJECT_OR_NULL: JsonSchema = {**OBJECT, "type": ["object", "null"]}
 
 
-def record(title: str | None = None, optional: tuple[str, ...] = (), **fields: JsonSchema) -> JsonSchema:
+def record(title: str | None = None, optional: tuple[str, ...] = (), /, **fields: JsonSchema) -> JsonSchema:
     """Return the schema of an object with these fields, of which all but the optional ones are always present."""
     schema: JsonSchema = {
         "type": "object",

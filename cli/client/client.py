@@ -7,6 +7,7 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -103,7 +104,7 @@ class Client:
             return deployment
         rows = with_part(self.deployments(), name_or_id) if is_part(name_or_id) else []
         missing = f"There is no deployment {name_or_id!r} at {self.url}. {_how_to_list(name_or_id)}"
-        return only_match(rows, name_or_id, "deployments", missing)
+        return only_match(rows, name_or_id, "deployments", missing, label=itemgetter("name"))
 
     def deployment(self, deployment_id: str) -> dict[str, Any]:
         return self.get(f"/v2/deployments/{deployment_id}")

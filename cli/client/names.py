@@ -9,7 +9,7 @@ and double the start time of a command. A test compares the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -18,6 +18,7 @@ from cli.errors import BadUsage, CommandFailed
 
 SHORT = 8
 SHORTEST = 4
+MOST_CANDIDATES = 10
 PART = re.compile(r"[0-9a-f-]+")
 VERSION = re.compile(r"v(\d{1,9})")
 PREVIEW_SIGN = "--"  # between the names of a deployment and its preview, as in the preview's address
@@ -74,10 +75,23 @@ def with_part(rows: Iterable[dict[str, Any]], text: str, *, key: str = "id") -> 
     return [row for row in rows if str(row[key]).startswith(part) or str(row[key]).endswith(part)]
 
 
-def only_match(rows: Sequence[dict[str, Any]], text: str, kind: str, missing: str) -> dict[str, Any]:
-    """Return the single row that a part of an id selected. Raises CommandFailed(`missing`), or BadUsage for several."""
+def only_match(
+    rows: Sequence[dict[str, Any]],
+    text: str,
+    kind: str,
+    missing: str,
+    *,
+    key: str = "id",
+    label: Callable[[dict[str, Any]], str],
+) -> dict[str, Any]:
+    """Return the single row that a text selected. Raises CommandFailed(`missing`), or BadUsage for several.
+
+    BadUsage lists the candidates by their id, which is the field `key`, and `label`.
+    """
     if len(rows) > 1:
-        raise BadUsage(f"{len(rows)} {kind} have an id with {text!r}: give more of it.")
+        shown = "".join(f"\n  {row[key]}  {label(row)}".rstrip() for row in rows[:MOST_CANDIDATES])
+        more = f"\n  and {len(rows) - MOST_CANDIDATES} more" if len(rows) > MOST_CANDIDATES else ""
+        raise BadUsage(f"{len(rows)} {kind} match {text!r}: give more of the id.{shown}{more}")
     if not rows:
         raise CommandFailed(missing)
     return rows[0]

@@ -106,7 +106,9 @@ def find_revision(client: Client, deployment: dict[str, Any], text: str) -> dict
     else:
         rows = [row for row in rows if row.get("number") == number]
     missing = f"There is no revision {text!r}. `runyard revisions` shows those there are."
-    return only_match(rows, text, "revisions", missing)
+    return only_match(
+        rows, text, "revisions", missing, label=lambda row: f"{version(row.get('number'))} {row['status']}"
+    )
 
 
 def _label(row: dict[str, Any]) -> str:

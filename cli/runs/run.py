@@ -23,6 +23,8 @@ from cli.deployments.project import is_deployment_name, kept_paths
 from cli.deployments.target import NameOrPreview, serving
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.output import Output, as_text, console, json_text, printable
+from cli.runs.assistants import find_assistant
+from cli.runs.threads import find_thread_id
 from cli.runs.transcript import Transcript, error_text
 
 RESULT_FIELDS = ("thread_id", "run_id", "status", "error", "interrupts")  # of a run, that `--json` prints
@@ -50,11 +52,15 @@ def run(
         None,
         "--assistant",
         "-a",
-        help="Id of an assistant or of a graph. Default: that of the thread, else the only graph.",
-        metavar="ID",
+        help="Graph, or assistant: its name, its id or the end of its id. Default: that of the thread, else the only graph.",
+        metavar="ASSISTANT",
     ),
     thread: str | None = Option(
-        None, "--thread", "-t", help="Thread to continue. Default: a new thread.", metavar="ID"
+        None,
+        "--thread",
+        "-t",
+        help="Thread to continue: its id or the end of its id. Default: a new thread.",
+        metavar="ID",
     ),
     resume: str | None = Option(
         None, help="Answer to the question of the thread: JSON or text.", metavar="ANSWER"
@@ -81,6 +87,9 @@ def run(
     with service.open() as client:
         address, target = serving(client, name)
         headers = {**client.headers, **AS_STUDIO}
+        with client.at(address) as api:
+            thread = find_thread_id(api, thread) if thread else None
+            assistant = find_assistant(api, assistant) if assistant else None
     request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
     text_out, notes = console(), console(stderr=True)
     transcript = Transcript(text_out, notes, streams_messages="messages-tuple" in request.stream_mode)

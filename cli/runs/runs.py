@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import typer
@@ -23,6 +24,7 @@ from cli.commands import command, new_app
 from cli.deployments.target import Limit, Target, Wide
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, id_column, printable, when
+from cli.runs.assistants import assistant_names, run_assistant
 from cli.runs.threads import find_thread_id
 from cli.runs.transcript import error_text
 
@@ -57,8 +59,9 @@ def list_runs(
             rows = _runs_of_thread(api, find_thread_id(api, thread), limit=limit, status=status)
         else:
             rows = _search(api, limit=limit, status=status or RUN_STATUSES)
+        names = assistant_names(api) if rows and not out.as_json else {}
     empty = "There are no such runs." if status else "There are no runs."
-    out.rows(rows, COLUMNS, empty=empty, wide=wide)
+    out.rows(rows, _columns(names), empty=empty, wide=wide)
 
 
 @app.command("show")
@@ -68,13 +71,14 @@ def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) 
     with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = {**row, **api.get(_path(row))}
+        names = {} if out.as_json else assistant_names(api)
         if row["status"] in UNSUCCESSFUL_RUNS and not row.get("error"):
             row["error"] = _error_record(api, row)
     kwargs = row.get("kwargs") or {}
     facts = {
         "Run": row["run_id"],
         "Thread": row["thread_id"],
-        "Assistant": row.get("assistant_id"),
+        "Assistant": _assistant_text(row, names),
         "Status": run_state(row),
         "Error": _error_text(row),
         "Created": when(row["created_at"]),
@@ -151,7 +155,14 @@ def _find_run(api: Client, text: str, thread: str | None) -> Row:
         rows = with_part(_search(api, limit=SEARCHED), text, key="run_id")
     where = "in that thread" if thread else "among the newest: name its thread with --thread"
     missing = f"There is no run {text!r} {where}. `runyard runs list` shows the newest."
-    return only_match(rows, text, "runs", missing)
+    return only_match(
+        rows,
+        text,
+        "runs",
+        missing,
+        key="run_id",
+        label=lambda row: f"{row['status']}, {when(row['created_at'])}",
+    )
 
 
 def _path(row: Row) -> str:
@@ -169,10 +180,19 @@ def _error_text(row: Row) -> str:
     return error_text(row.get("error") or "")
 
 
-COLUMNS = (
-    id_column("Run", "run_id"),
-    id_column("Thread", "thread_id"),
-    Column("Status", lambda row: Text(run_state(row), run_state_style(row))),
-    Column("Created", lambda row: when(row["created_at"])),
-    Column("", lambda row: Text(printable(_error_text(row)), "dim"), folds=True),
-)
+def _assistant_text(row: Row, names: Mapping[str, str]) -> str | None:
+    """Return the name of a run's assistant with its id."""
+    name, id = run_assistant(row, names), row.get("assistant_id")
+    return f"{name} ({id})" if name and id else id
+
+
+def _columns(names: Mapping[str, str]) -> tuple[Column, ...]:
+    """Return the columns of a list of runs. `names` has the names of assistants by id."""
+    return (
+        id_column("Run", "run_id"),
+        Column("Assistant", lambda row: run_assistant(row, names)),
+        id_column("Thread", "thread_id"),
+        Column("Status", lambda row: Text(run_state(row), run_state_style(row))),
+        Column("Created", lambda row: when(row["created_at"])),
+        Column("", lambda row: Text(printable(_error_text(row)), "dim"), folds=True),
+    )

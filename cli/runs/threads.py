@@ -20,6 +20,7 @@ app = new_app("List, show and delete threads of a deployment.")
 SEARCHED = 1000  # threads that are searched for a part of an id
 # Fields of a search, without the values, which may be large.
 SELECTED = ["thread_id", "status", "created_at", "updated_at", "metadata"]
+EXTRACTED = {"title": "title"}
 
 ThreadId = Annotated[
     str | None, typer.Argument(help="Thread: its id or the end of its id. Required.", metavar="THREAD")
@@ -49,10 +50,11 @@ def list_threads(
 def show(target: Target, out: Output, thread: ThreadId = None) -> None:
     """Show a thread: its status, values and open questions."""
     with target.api_and_item(thread, "THREAD") as (api, text):
-        row = api.get(f"/threads/{find_thread_id(api, text)}")
+        row = api.get(f"/threads/{find_thread_id(api, text)}", {"include": "title"})
     interrupts = (row.get("interrupts") or {}).values()
     facts = {
         "Thread": row["thread_id"],
+        "Title": _title(row),
         "Status": row["status"],
         "Created": when(row["created_at"]),
         "Changed": when(row["updated_at"]),
@@ -103,17 +105,26 @@ def find_thread_id(api: Client, text: str) -> str:
         return text
     rows = with_part(_search(api, limit=SEARCHED), text, key="thread_id") if is_part(text) else []
     missing = f"There is no thread {text!r}. `runyard threads list` shows the newest."
-    return only_match(rows, text, "threads", missing)["thread_id"]
+    return only_match(rows, text, "threads", missing, key="thread_id", label=_title)["thread_id"]
 
 
 def _search(api: Client, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:
     """Return the threads that changed last, newest change first."""
     body = {"limit": limit, "sort_by": "updated_at", "sort_order": "desc", "select": SELECTED}
-    return api.send("POST", "/threads/search", body | ({"status": status} if status else {}), repeat=True)
+    body |= {"extract": EXTRACTED} | ({"status": status} if status else {})
+    rows = api.send("POST", "/threads/search", body, repeat=True)
+    return [{**row, "title": _title(row)} for row in rows]
+
+
+def _title(row: dict[str, Any]) -> str:
+    """Return a thread's title on one line; empty if it has none. Lists and single threads have it in different fields."""
+    title = row.get("title") or (row.get("extracted") or {}).get("title") or ""
+    return printable(" ".join(title.split()))
 
 
 THREADS = (
     id_column("Thread", "thread_id"),
+    Column("Title", lambda row: _title(row) or None, folds=True),
     Column("Status", lambda row: Text(row["status"], run_style(row["status"]))),
     Column("Changed", lambda row: when(row["updated_at"])),
     Column("Graph", lambda row: (row.get("metadata") or {}).get("graph_id")),

@@ -4,6 +4,10 @@
 -- name: get
 SELECT {columns} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 
+-- name: titles
+SELECT thread_id, thread_title(metadata, values) AS title FROM thread
+WHERE deployment_id = :deployment_id AND thread_id = ANY(CAST(:thread_ids AS uuid[]))
+
 -- name: settle
 -- Computes the status and error of a thread from its remaining runs: `busy` while runs are live, else as the last ended run
 -- left it.

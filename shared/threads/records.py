@@ -8,7 +8,7 @@ statements are SQL text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -83,6 +83,7 @@ RECORD = Record(
             mapped(listed(INTERRUPT)), value=lambda row: row["interrupts"] or {}, shown=AFTER_FIRST_RUN
         ),
         "ttl": RecordField(TTL, shown="requested"),
+        "title": RecordField({"type": "string"}, shown="requested"),
         "extracted": RecordField(OBJECT, shown="requested"),
     },
 )
@@ -113,6 +114,7 @@ def already_exists(thread_id: UUID) -> Conflict:
 _RECORD = ", ".join(f'"{name}"' for name in RECORD.columns)
 _CREATE = statement("create.thread", columns=_RECORD)
 _GET = statement("threads.get", columns=_RECORD)
+_TITLES = statement("threads.titles")
 _SETTLE = statement("threads.settle")
 _RESTORE_METADATA = statement("threads.restore_metadata")
 
@@ -141,6 +143,12 @@ def get(conn: Conn, deployment_id: UUID, thread_id: UUID) -> Row:
     if row is None:
         raise missing(thread_id)
     return row
+
+
+def titles(conn: Conn, deployment_id: UUID, thread_ids: Iterable[UUID]) -> dict[UUID, str]:
+    """Return the title of each thread: `metadata.title`, else the text of its first message by a person, else ''."""
+    rows = _TITLES.rows(conn, deployment_id=deployment_id, thread_ids=list(thread_ids))
+    return {row["thread_id"]: row["title"] for row in rows}
 
 
 def require(conn: Conn, deployment_id: UUID, thread_id: UUID) -> None:

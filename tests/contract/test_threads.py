@@ -207,6 +207,33 @@ def test_extract_picks_values_by_path(api: Api) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("metadata", "messages", "title"),
+    [
+        ({}, [], ""),
+        ({}, "no list", ""),
+        ({}, [{"type": "system", "content": "Be brief."}, {"type": "human", "content": " Where is\n my order? "}],
+         "Where is my order?"),
+        ({}, [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}],
+         "What is this?"),
+        ({}, [{"type": "human", "content": "x" * 500}], "x" * 120),
+        ({"title": "Order 1042"}, [{"type": "human", "content": "Where is it?"}], "Order 1042"),
+        ({"title": "  "}, [{"type": "human", "content": "Where is it?"}], "Where is it?"),
+    ],
+)  # fmt: skip
+def test_a_thread_is_titled_by_its_metadata_or_its_first_message(
+    api: Api, metadata: dict[str, Any], messages: Any, title: str
+) -> None:
+    thread_id = new(api, metadata=metadata)["thread_id"]
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    act(run["run_id"], {"messages": messages})
+
+    body = {"ids": [thread_id], "select": ["thread_id"], "extract": {"name": "title"}}
+    assert api.post("/threads/search", body).json == [{"thread_id": thread_id, "extracted": {"name": title}}]
+    assert api.get(f"/threads/{thread_id}?include=title").json["title"] == title
+    assert "title" not in api.get(f"/threads/{thread_id}").json
+
+
 def test_a_copy_has_the_checkpoints_but_not_the_runs(api: Api) -> None:
     source = new(api, metadata={"a": 1})["thread_id"]
     run = api.post(f"/threads/{source}/runs", {"assistant_id": "agent"}).json

@@ -189,7 +189,10 @@ def _apply_supersteps(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -
     errors=(404,),
 )
 def get_thread(thread_id: UUID, query: dict[str, Any]) -> Response:
-    """Get a thread. `include=ttl` adds its time to live and when it expires."""
+    """Get a thread. `include=ttl` adds its time to live and when it expires, `include=title` adds its title.
+
+    The title is `metadata.title`, else the text of the first message by a person, at most 120 characters; else empty.
+    """
     include = query["include"]
     granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
@@ -197,6 +200,8 @@ def get_thread(thread_id: UUID, query: dict[str, Any]) -> Response:
         record = records.RECORD.show(records.get(conn, deployment().id, thread_id))
         if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, thread_id)):
             record["ttl"] = ttl
+        if "title" in include:
+            record["title"] = records.titles(conn, deployment().id, [thread_id]).get(thread_id, "")
     return jsonify(record)
 
 
@@ -323,23 +328,32 @@ def get_storage(thread_id: UUID) -> Response:
     errors=(400,),
 )
 def search_threads(body: dict[str, Any]) -> Response:
-    """Search threads. `since` and `until` bound the time at which a thread was last updated."""
+    """Search threads. `since` and `until` bound the time at which a thread was last updated.
+
+    `extract` maps aliases to paths such as `values.topic` or `metadata.tags[0]`, whose values are in `extracted`. The path
+    `title` is the thread's title: `metadata.title`, else the text of the first message by a person.
+    """
     select, paths = body.pop("select", None), parse_paths(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
 
-    def search(conn: Connection) -> tuple[Any, int]:
-        rows = records.search(conn, deployment().id, **paging, **body)
-        shape = {"on_page": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
-        return rows, records.total(conn, deployment().id, **shape, **body)
+    has_titles = any(path[0] == TITLE for path in paths.values())
 
-    rows, total = read(search)
+    def search(conn: Connection) -> tuple[Any, dict[UUID, str], int]:
+        rows = records.search(conn, deployment().id, **paging, **body)
+        titles = (
+            records.titles(conn, deployment().id, [row["thread_id"] for row in rows]) if has_titles else {}
+        )
+        shape = {"on_page": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
+        return rows, titles, records.total(conn, deployment().id, **shape, **body)
+
+    rows, titles, total = read(search)
     whole = [records.RECORD.show(row) for row in rows]
     shown = select_fields(whole, select)
     if paths:
         shown = [
-            {**chosen, "extracted": extract_values(record, paths)}
+            {**chosen, "extracted": extract_values({**record, TITLE: titles.get(record["thread_id"])}, paths)}
             for chosen, record in zip(shown, whole, strict=True)
         ]
     return page(shown, offset=paging["offset"], limit=paging["limit"], total=total)
@@ -367,7 +381,8 @@ def count_threads(body: dict[str, Any]) -> Response:
 
 
 MAX_PATHS = 10
-ROOTS = ("values", "metadata", "config", "interrupts")
+TITLE = "title"
+ROOTS = ("values", "metadata", "config", "interrupts", TITLE)
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 STEP = re.compile(r"\.([^.\[\]]+)|\[(-?\d{1,9})\]")
 

@@ -39,7 +39,7 @@ scenario("the number of failures leads to all that failed in this time", async (
   await open("/");
   const row = page.getByRole("row").filter({ has: page.getByRole("link", { name: kitchen, exact: true }) });
   await row.getByRole("link", { name: /^[1-9]\d*$/ }).click();
-  for (const id of failed) await page.getByRole("link", { name: id.slice(-12) }).waitFor();
+  for (const id of failed) await page.getByTitle(id, { exact: true }).waitFor();
   const { searchParams } = new URL(page.url().replace("#/", ""));
   assert.equal(searchParams.get("status"), "failures");
   const age = Date.now() - Date.parse(searchParams.get("since"));

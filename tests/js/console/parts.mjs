@@ -7,7 +7,7 @@ import { suite, test } from "node:test";
 globalThis.document = { documentElement: { dataset: {} } };
 globalThis.sessionStorage = { getItem: () => null };
 const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, spansOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
-const { rate, short } = await import("../../../web/static/console/core/format.js");
+const { moment, rate, revisionName, runName, short, threadTitle } = await import("../../../web/static/console/core/format.js");
 const { legendOf } = await import("../../../web/static/console/parts/chart.js");
 const { difference } = await import("../../../web/static/console/parts/diff.js");
 const { changedKeys, followers } = await import("../../../web/static/console/parts/edit_state.js");
@@ -197,7 +197,7 @@ suite("parts", () => {
   });
 
   test("ids that were made in the same minute are told apart, and what is rare is not none", () => {
-    assert.deepEqual([short("01a20cbf-a17f-7091-9e4b-211702f71247"), short("01a20cbf-a185-7451-99a0-2ec3e0da5ea0")], ["…02f71247", "…e0da5ea0"]);
+    assert.deepEqual([short("01a20cbf-a17f-7091-9e4b-211702f71247"), short("01a20cbf-a185-7451-99a0-2ec3e0da5ea0")], ["02f71247", "e0da5ea0"]);
     assert.deepEqual([short("0123456789abcdef"), short("tEBOgmAi"), short(null)], ["01234567", "tEBOgmAi", "–"]);
     assert.deepEqual([rate(0), rate(0.002), rate(0.5), rate(123.4)], ["0", "< 0.01", "0.5", "123"]);
   });
@@ -206,6 +206,30 @@ suite("parts", () => {
     const edited = state("1", null, { tasks: [{ name: "right", path: ["__pregel_pull", "right"] }, { name: "each", path: ["__pregel_push", 0] }, { name: "left" }] });
     assert.deepEqual(followers(edited, ["left", "left"]), { next: ["left"], lost: ["right"] });
     assert.deepEqual(followers(edited, []), { next: [], lost: ["right", "left"] });
+  });
+
+  test("a thread is called by its title, else by its short id, and a title cannot change the page", () => {
+    const thread = { thread_id: "01a20cbf-a17f-7091-9e4b-211702f71247" };
+    assert.equal(threadTitle(thread), "Thread 02f71247");
+    assert.equal(threadTitle({ ...thread, title: "" }), "Thread 02f71247");
+    assert.equal(threadTitle({ ...thread, extracted: { title: "When does\n it arrive?" } }), "When does it arrive?");
+    assert.equal(threadTitle({ ...thread, extracted: { title: "first message" }, metadata: { title: "Order 1042" } }), "Order 1042");
+    assert.equal(threadTitle({ ...thread, metadata: { title: { not: "a text" } } }), "Thread 02f71247");
+    assert.equal(threadTitle({ ...thread, title: "\u001b[31mred\u202etxt" }), "red\ufffdtxt");
+    assert.equal(threadTitle({ ...thread, title: "x".repeat(500) }).length, 120);
+  });
+
+  test("a run is called by its assistant and time, a revision by its number", () => {
+    const now = new Date(2026, 10, 24, 18, 0, 0).getTime();
+    assert.equal(moment(new Date(2026, 10, 24, 9, 3, 21).getTime(), now), "09:03:21");
+    assert.equal(moment(new Date(2026, 9, 4, 9, 3, 21).getTime(), now), "4 Oct 09:03");
+    assert.equal(moment(new Date(2025, 9, 4, 9, 3, 21).getTime(), now), "4 Oct 2025 09:03");
+    assert.equal(moment(null), "–");
+    const run = { created_at: new Date(2020, 0, 2, 3, 4, 5).toISOString(), metadata: { graph_id: "agent" } };
+    assert.equal(runName(run), "agent · 2 Jan 2020 03:04");
+    assert.equal(runName(run, { name: "Support", graph_id: "agent" }), "Support · 2 Jan 2020 03:04");
+    assert.equal(runName({ created_at: run.created_at }), "Run · 2 Jan 2020 03:04");
+    assert.deepEqual([revisionName(3), revisionName(null)], ["v3", "–"]);
   });
 
   test("a run that stopped for a person says what it waits for", () => {

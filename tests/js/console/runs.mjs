@@ -25,7 +25,7 @@ scenario("what waits says why, what runs is cancelled", async (it) => {
   await running.waitFor();
   await page.getByRole("combobox", { name: "Status", exact: true }).selectOption("pending");
   await page.getByText("1 run", { exact: true }).waitFor();
-  await page.getByLabel(`Choose run ${second.run_id}`).check();
+  await page.getByLabel(new RegExp(`Choose run sleeps · .*, ${second.run_id.slice(-8)}`)).check();
   await page.getByRole("button", { name: "Cancel 1…" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).last().click();
   assert.equal((await ended(it, second)).status, "interrupted");
@@ -45,7 +45,7 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await ended(it, failed);
   await open(at(it, `/runs?thread=${id}&error=ValueError`));
   await page.getByText("ValueError: boom happened").waitFor();
-  await page.getByRole("link", { name: failed.run_id.slice(-12) }).click();
+  await page.getByTitle(failed.run_id, { exact: true }).click();
   await page.getByText("boom happened").first().waitFor();
   await page.getByRole("list", { name: "Nodes over time" }).getByText("failed").waitFor();
   await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
@@ -70,7 +70,8 @@ scenario("a run that asked waits for an answer until there is one", async (it) =
   await ended(it, asked);
   await open(at(it, `/runs?thread=${id}`));
   await page.getByRole("row").getByText("waits for an answer").waitFor();
-  await page.getByRole("link", { name: asked.run_id.slice(-12) }).click();
+  assert.equal(await page.getByRole("link", { name: "waits for an answer" }).getAttribute("href"), `#/inbox?thread=${id}`);
+  await page.getByTitle(asked.run_id, { exact: true }).click();
   const nodes = page.getByRole("list", { name: "Nodes over time" });
   await nodes.getByRole("listitem").filter({ hasText: /^ask.*asked$/s }).waitFor();
   await page.getByText("for an answer to what it asked").waitFor();

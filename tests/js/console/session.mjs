@@ -32,6 +32,21 @@ scenario("signing out forgets the key", async ({ page, open, isNarrow }) => {
   assert.equal(await page.evaluate(() => sessionStorage.length), 0);
 });
 
+scenario("a page that was not loaded before the service stopped says so and appears when it is back", async (it) => {
+  const { page, open } = it;
+  it.allow(/net::ERR_FAILED/);
+  await open("/");
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  const down = /\/pages\/usage\.js|\/ok$/;
+  await page.route(down, (route) => route.abort());
+  await page.evaluate(() => { location.hash = "#/usage"; });
+  await page.getByRole("alert").filter({ hasText: "could not be loaded, because the service does not answer" }).waitFor();
+  await it.check();
+  await page.unroute(down);
+  await page.getByRole("heading", { name: "Usage" }).waitFor();
+  assert.equal(await page.getByRole("alert").count(), 0);
+});
+
 scenario("an address that there is not leads back", async ({ page, open }) => {
   await open("/no/such/page");
   await page.getByRole("heading", { name: "There is no such page" }).waitFor();

@@ -25,7 +25,7 @@ scenario("threads are searched, and the address keeps what for", async (it) => {
   await page.getByLabel("Metadata").fill(`topic=${topic}`);
   await page.keyboard.press("Enter");
   await page.getByText("1 thread found").waitFor();
-  await page.getByRole("link", { name: mine }).waitFor();
+  await page.getByRole("link", { name: `Thread ${mine.slice(-8)}` }).waitFor();
   await it.check();
   await page.reload();
   await page.getByText("1 thread found").waitFor();
@@ -107,7 +107,7 @@ scenario("a node that a Command(goto) chose is run after an edit, and nothing el
   await page.getByRole("heading", { name: "Run after?" }).waitFor();
   await it.check();
   await page.getByRole("button", { name: "Run after", exact: true }).click();
-  await page.getByText("A new run goes on with after").waitFor();
+  await page.getByText("Saved, and a new run was started with after").waitFor();
   const log = async () => (await it.api("GET", at(it, `/threads/${id}/state`))).values.log;
   await until(async () => (await log()).at(-1) === "after", "it ran on");
   assert.deepEqual(await log(), ["chosen", "edited", "after"]);
@@ -115,7 +115,7 @@ scenario("a node that a Command(goto) chose is run after an edit, and nothing el
   await page.getByText("6 checkpoints").waitFor();
   await changes(page).getByText("log[2]").waitFor();
   await edit("last");
-  await page.getByText("No run was started: nothing comes after the changed state.").waitFor();
+  await page.getByText("No run was started, because no node follows the changed state.").waitFor();
   assert.equal(await runs(), 2);
 });
 
@@ -125,10 +125,35 @@ scenario("a run is replayed from a checkpoint", async (it) => {
   await open(at(it, `/threads/${id}`));
   await option(page, "count").last().click();
   await page.getByRole("button", { name: "Replay from here" }).click();
-  await page.getByText("A new run goes on from there").waitFor();
+  await page.getByText("A new run continues from this checkpoint").waitFor();
   await option(page, "fork").waitFor();
   await until(async () => (await status(it, id)) === "idle", "the run ended");
   assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 2);
+});
+
+scenario("a thread is called by its first message everywhere, and renamed in place", async (it) => {
+  const { page, open } = it;
+  const said = `${it.unique("order")} <b>late</b>`;
+  const id = await threadOf(it, "speaks", { messages: [{ role: "user", content: said }] });
+  await open(at(it, "/threads"));
+  await page.getByRole("link", { name: said, exact: true }).click();
+  await page.getByRole("heading", { name: said, level: 1 }).waitFor();
+  await until(async () => (await page.title()) === `${said} – runyard`, "the document has the title");
+  await page.getByRole("button", { name: "Rename the thread" }).click();
+  const title = it.unique("late order");
+  await page.getByLabel("Title of the thread").fill(title);
+  await it.check();
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: title, level: 1 }).waitFor();
+  assert.equal((await it.api("GET", at(it, `/threads/${id}`))).metadata.title, title);
+  await open(at(it, `/runs?thread=${id}`));
+  await page.getByRole("link", { name: title }).waitFor();
+  await page.getByRole("link", { name: /^speaks · \d\d:\d\d/ }).waitFor();
+  await page.getByRole("link", { name: title }).click();
+  await page.getByRole("button", { name: "Rename the thread" }).click();
+  await page.getByLabel("Title of the thread").fill("");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByRole("heading", { name: said, level: 1 }).waitFor();
 });
 
 scenario("a thread shows its steps while a run goes on", async (it) => {
@@ -152,6 +177,7 @@ scenario("a thread that asks leads to where it is answered", async (it) => {
   await option(page, "before then ask waits for an answer").waitFor();
   await page.getByRole("tab", { name: "Runs" }).click();
   await page.getByRole("row").getByText("waits for an answer").waitFor();
+  assert.equal(await page.getByRole("link", { name: "Answer in the inbox" }).getAttribute("href"), `#/inbox?thread=${id}`);
   const link = await page.getByRole("link", { name: "Answer in the playground" }).getAttribute("href");
   assert.equal(link, `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
 });
@@ -219,11 +245,11 @@ scenario("who may only read is offered nothing else", async (it) => {
   const key = await it.keyOf("read");
   await open(at(it, `/threads/${id}`), { key });
   await changes(page).getByText("log[0]").waitFor();
-  for (const name of ["Copy", "Delete…", "Edit and fork…", "Replay from here"]) {
+  for (const name of ["Copy", "Rename the thread", "Delete…", "Edit and fork…", "Replay from here"]) {
     assert.equal(await page.locator("main header").getByRole("button", { name, exact: true }).count(), 0, name);
   }
   await page.getByRole("tab", { name: "State" }).click();
   await open(at(it, "/threads"), { key });
-  await page.getByRole("link", { name: id }).waitFor();
+  await page.getByRole("link", { name: `Thread ${id.slice(-8)}` }).waitFor();
   assert.equal(await page.getByLabel("Choose all threads of this page").count(), 0);
 });

@@ -110,6 +110,21 @@ def test_input_alone_is_for_the_deployment_of_the_project_in_this_directory(
     assert server.body(STREAM)["input"] == {"messages": [{"role": "user", "content": "Hello there!"}]}
 
 
+def test_a_thread_and_an_assistant_are_named_by_the_end_of_their_ids(server: ControlPlane) -> None:
+    support = {"assistant_id": RUN, "name": "Support", "graph_id": "agent"}
+    server.answers["POST /d/app/assistants/search"] = [(200, [support])]
+    server.answers["POST /d/app/threads/search"] = [(200, [{"thread_id": THREAD}])]
+    for name in ("Support", RUN[-8:], RUN):
+        assert runyard(server, "app", "Hello!", "--thread", THREAD[-8:], "-a", name).exit_code == 0
+        assert server.body(STREAM)["assistant_id"] == RUN
+    assert runyard(server, "app", "Hello!", "-a", "agent").exit_code == 0
+    assert server.body(STREAM)["assistant_id"] == "agent"
+    other = {**support, "assistant_id": f"{THREAD[:-8]}{RUN[-8:]}", "name": "Sales"}
+    server.answers["POST /d/app/assistants/search"] = [(200, [support, other])]
+    ran = runyard(server, "app", "Hello!", "-a", RUN[-8:])
+    assert (ran.exit_code, f"{RUN}  Support" in ran.stderr, "Sales" in ran.stderr) == (2, True, True)
+
+
 def test_a_thread_goes_on_with_its_assistant(server: ControlPlane) -> None:
     server.answers["POST /d/app/assistants/search"] = [(200, [{"graph_id": "a"}, {"graph_id": "b"}])]
     thread = {

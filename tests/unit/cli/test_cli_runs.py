@@ -44,6 +44,7 @@ SHOWN = {
     "interrupts": {"task": [{"value": "Who?"}]},
     "values": {"messages": [{"type": "ai", "content": "Hello"}], "topic": "tea"},
 }
+ASSISTANT = {"assistant_id": "66666666-6666-4666-8666-6666dddddddd", "name": "Support", "graph_id": "agent"}
 CHECKPOINT = {
     "checkpoint": {"checkpoint_id": OTHER},
     "metadata": {"step": 1, "source": "loop"},
@@ -62,6 +63,7 @@ def served(server: ControlPlane) -> ControlPlane:
         f"GET {THREAD}/runs": [(200, [row(OTHER, "success", 1), row()])],
         f"GET {THREAD}/runs/{RUN}": [(200, row())],
         "POST /d/app/runs/search": [(200, [row(OTHER, "success", 1), FAILED])],
+        "POST /d/app/assistants/search": [(200, [ASSISTANT])],
         f"GET {THREAD}": [(200, SHOWN)],
         f"POST {THREAD}/history": [(200, [CHECKPOINT])],
         f"DELETE {THREAD}": [(204, None)],
@@ -99,7 +101,7 @@ def test_the_newest_runs_are_found_by_one_search_with_their_reasons(served: Cont
     assert served.body("POST /d/app/runs/search") == {"limit": 20, "status": [str(one) for one in RunStatus]}
     assert len([call for call in served.asked if call.startswith(("GET /d/app/", "POST /d/app/"))]) == 1
     lines = typed(served, "runs", "list").stdout.splitlines()[1:]
-    assert [line.split()[2] for line in lines] == ["success", "error"]
+    assert [line.split()[3] for line in lines] == ["success", "error"]
     assert "ValueError: it broke" in lines[1]
 
 
@@ -147,7 +149,36 @@ def test_a_run_that_is_not_there_is_a_sentence(served: ControlPlane) -> None:
     assert typed(served, "runs", "show", "nonsense").exit_code == 2
     served.answers["POST /d/app/runs/search"] = [(200, [row(), row(f"{OTHER[:-8]}bbbbbbbb")])]
     several = typed(served, "runs", "show", "bbbbbbbb")
-    assert (several.exit_code, "2 runs have an id with" in several.stderr) == (2, True)
+    assert (several.exit_code, "2 runs match 'bbbbbbbb'" in several.stderr) == (2, True)
+    assert f"{RUN}  error, 2026-01-01" in several.stderr
+    assert f"{OTHER[:-8]}bbbbbbbb  error" in several.stderr
+
+
+def test_a_run_has_the_name_of_its_assistant_or_else_of_its_graph(served: ControlPlane) -> None:
+    of_assistant = row(assistant_id=ASSISTANT["assistant_id"], metadata={"graph_id": "agent"})
+    of_deleted = row(OTHER, assistant_id=T, metadata={"graph_id": "digest"})
+    served.answers["POST /d/app/runs/search"] = [(200, [of_assistant, of_deleted])]
+    served.answers[f"GET {THREAD}/runs/{RUN}"] = [(200, of_assistant)]
+    lines = typed(served, "runs", "list").stdout.splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["Support", "digest"]
+    assert f"Support ({ASSISTANT['assistant_id']})" in typed(served, "runs", "show", RUN).stdout
+    served.answers["POST /d/app/assistants/search"] = [(403, {"detail": "no"})]
+    assert typed(served, "runs", "list").stdout.splitlines()[1].split()[1] == "agent"
+
+
+def test_threads_are_listed_by_title_without_control_characters(served: ControlPlane) -> None:
+    titled = {**SHOWN, "extracted": {"title": "Where is\x1b[31m my order?"}}
+    served.answers["POST /d/app/threads/search"] = [
+        (200, [titled, {**SHOWN, "thread_id": f"{OTHER[:-8]}aaaaaaaa"}])
+    ]
+    first, second = typed(served, "threads", "list").stdout.splitlines()[1:]
+    assert "Where is�[31m my order?" in first
+    assert second.split()[:2] == [f"{OTHER[:-8]}aaaaaaaa", "-"]
+    assert served.body("POST /d/app/threads/search")["extract"] == {"title": "title"}
+    several = typed(served, "threads", "show", "aaaaaaaa")
+    assert (several.exit_code, f"{T}  Where is" in several.stderr) == (2, True)
+    served.answers[f"GET {THREAD}"] = [(200, {**SHOWN, "title": "Late order"})]
+    assert "Late order" in typed(served, "threads", "show", T).stdout
 
 
 def test_a_run_is_cancelled_unless_it_has_ended(served: ControlPlane) -> None:
@@ -179,7 +210,7 @@ def test_what_serves_nothing_has_nothing_to_show(server: ControlPlane) -> None:
 
 def test_threads_are_listed_and_shown(served: ControlPlane) -> None:
     listed = typed(served, "threads", "list", "--status", "error").stdout.splitlines()
-    assert listed[1].split()[:2] == [T, "error"]
+    assert listed[1].split()[:3] == [T, "-", "error"]
     assert served.body("POST /d/app/threads/search")["status"] == "error"
     told = typed(served, "threads", "show", T[-8:]).stdout.splitlines()
     assert 'Waits for   ["Who?"]' in told

@@ -1,6 +1,7 @@
 // The console: its routes and the frame around every page. The module of a page is loaded when the page is first shown.
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/dom.js";
+import { loadPage } from "./core/page_loading.js";
 import { remember } from "./core/recent.js";
 import { href, location_, matcher, start as followAddress } from "./core/router.js";
 import { actFor, isStarting, me, start as identifyCaller } from "./core/session.js";
@@ -54,10 +55,12 @@ function useModule(route) {
   const [state, setState] = useState(/** @type {any} */ ({}));
   useEffect(() => {
     if (!route || loaded.has(route)) return;
-    route.load().then((module) => {
+    const leaving = new AbortController();
+    loadPage(route.load, leaving.signal, (error) => setState({ route, error })).then((module) => {
       loaded.set(route, module);
       setState({});
-    }, (error) => setState({ route, error }));
+    }, () => {}); // the reader went to another page
+    return () => leaving.abort();
   }, [route]);
   return { module: route && loaded.get(route), error: state.route === route ? state.error : null };
 }
@@ -81,7 +84,7 @@ function CurrentPage() {
 
   function content() {
     if (!found) return html`<${Empty} icon="search" title="There is no such page" text=${path} action=${html`<a href="#/">To the overview</a>`} />`;
-    if (error ?? failure) return html`<${ErrorBox} error=${error ?? failure} retry=${retry} />`;
+    if (error ?? failure) return html`<${ErrorBox} error=${error ?? failure} retry=${error ? () => location.reload() : retry} />`;
     if (!module) return html`<${Loading} />`;
     return html`<${module.default} params=${params} query=${query} />`;
   }

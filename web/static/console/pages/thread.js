@@ -1,8 +1,9 @@
-// A thread: its checkpoints over time with what each changed, its runs, what it asks; edited, forked and replayed from any checkpoint.
+// A thread: its title, questions, checkpoints with the changes of each, and runs. Its state can be edited, forked and replayed from any checkpoint.
 
 import { deployment } from "../core/api.js";
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
-import { bytes, count, plain } from "../core/format.js";
+import { bytes, count, plain, short, threadTitle } from "../core/format.js";
+import { useDocumentTitle } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, navigate, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
@@ -10,9 +11,10 @@ import { idOf } from "../parts/checkpoints.js";
 import { CheckpointDetail } from "../parts/checkpoint_detail.js";
 import { CheckpointList } from "../parts/checkpoint_list.js";
 import { EditState, followers } from "../parts/edit_state.js";
+import { RenameThread } from "../parts/rename_thread.js";
 import { RunTable } from "../parts/run_table.js";
 import { createHistory, createStates } from "../parts/thread_history.js";
-import { Ago, Button, Confirm, Empty, ErrorBox, Id, Json, Loading, Page, Pill, Tabs, ask, notify } from "../parts/index.js";
+import { Ago, Button, Confirm, Empty, ErrorBox, Id, Json, Loading, Page, Tabs, ThreadStatus, ask, notify } from "../parts/index.js";
 
 /** @typedef {import("../parts/checkpoints.js").State} State */
 /** @typedef {Record<string, any>} Thread */
@@ -25,23 +27,24 @@ const NO_TIMES = new Map();
 const TABS = [{ id: "timeline", label: "Timeline" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
 
 /** @param {Record<string, string>} params */
-export const title = (params) => `Thread ${params.thread}`;
+export const title = (params) => `Thread ${short(params.thread)}`;
 
 /** @param {{params: Record<string, string>, query: Record<string, string>}} props */
 export default function ThreadPage({ params, query }) {
   const { name, thread: id } = params;
   const api = deployment(name);
-  const { data: thread, error, reload } = useResource((signal) => api.call("GET", `/threads/${encodeURIComponent(id)}`, { signal, query: { include: "ttl" } }), [name, id], { every: LOOK_AGAIN_MS });
+  const { data: thread, error, reload } = useResource((signal) => api.call("GET", `/threads/${encodeURIComponent(id)}`, { signal, query: { include: "ttl,title" } }), [name, id], { every: LOOK_AGAIN_MS });
   const crumbs = [{ label: name }, { label: "Threads", href: href(["d", name, "threads"]) }];
+  useDocumentTitle(thread && threadTitle(thread));
   if (!thread) {
-    return html`<${Page} title="Thread" crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
+    return html`<${Page} title=${title(params)} crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
   }
   const tab = query.tab || "timeline";
   const isBusy = thread.status === "busy";
   return html`
-    <${Page} title="Thread" crumbs=${crumbs} actions=${html`<${Actions} name=${name} thread=${thread} />`}>
+    <${Page} title=${threadTitle(thread)} crumbs=${crumbs} status=${html`<${RenameThread} key=${id} name=${name} thread=${thread} onDone=${reload} />`} actions=${html`<${Actions} name=${name} thread=${thread} />`}>
       <p class="facts">
-        <${Id} value=${id} whole=${true} /> <${Pill} status=${thread.status} />
+        <${ThreadStatus} thread=${thread} /> <${Id} value=${id} />
         ${isBusy && html`<span class="live" role="status">live</span>`}
         <span>graph <b>${graphOf(thread)}</b></span>
         <span>updated <${Ago} at=${thread.updated_at} /></span>
@@ -62,20 +65,20 @@ export default function ThreadPage({ params, query }) {
 const graphOf = (thread) => plain(String(thread.metadata?.graph_id ?? "none yet").slice(0, 100));
 
 /** @param {Thread} thread */
-const placeInPlayground = (thread) => href(["d", thread.name, "playground", ...(thread.metadata?.graph_id ? [String(thread.metadata.graph_id)] : [])], { thread: thread.thread_id });
+const playgroundOf = (thread) => href(["d", thread.name, "playground", ...(thread.metadata?.graph_id ? [String(thread.metadata.graph_id)] : [])], { thread: thread.thread_id });
 
 /** @param {{name: string, thread: Thread}} props */
 function Actions({ name, thread }) {
-  const [isLeaving, setLeaving] = useState(false);
+  const [isDeleting, setDeleting] = useState(false);
   const [isCopying, setCopying] = useState(false);
   const api = deployment(name);
   const path = `/threads/${thread.thread_id}`;
   const copy = async () => {
     setCopying(true);
     try {
-      const made = await api.call("POST", `${path}/copy`);
-      notify("Copied: this is the copy");
-      navigate(["d", name, "threads", made.thread_id]);
+      const created = await api.call("POST", `${path}/copy`);
+      notify("The thread was copied. This page shows the copy.");
+      navigate(["d", name, "threads", created.thread_id]);
     } catch (error) {
       notify(/** @type {Error} */ (error).message, "error");
     }
@@ -88,27 +91,27 @@ function Actions({ name, thread }) {
       navigate(["d", name, "threads"]);
     } catch (error) {
       notify(/** @type {Error} */ (error).message, "error");
-      setLeaving(false);
+      setDeleting(false);
     }
   };
   return html`
-    <a class="as-button" href=${placeInPlayground({ ...thread, name })}>Playground</a>
+    <a class="as-button" href=${playgroundOf({ ...thread, name })}>Playground</a>
     ${can("run") && html`
       <${Button} onClick=${copy} busy=${isCopying}>Copy<//>
-      <${Button} kind="danger" onClick=${() => setLeaving(true)}>Delete…<//>
-      <${Confirm} open=${isLeaving} title="Delete this thread?" action="Delete" kind="danger" onConfirm=${remove} onClose=${() => setLeaving(false)}>
-        <p>Its state, checkpoints and runs go with it. What runs on it is cancelled.</p>
+      <${Button} kind="danger" onClick=${() => setDeleting(true)}>Delete…<//>
+      <${Confirm} open=${isDeleting} title="Delete this thread?" action="Delete" kind="danger" onConfirm=${remove} onClose=${() => setDeleting(false)}>
+        <p>Its state, checkpoints and runs are deleted too. A live run on it is cancelled.</p>
       <//>`}`;
 }
 
-/** What the graph asks, and the way to answer. @param {{name: string, thread: Thread}} props */
+/** The open questions of the thread, with links to the pages where they are answered. @param {{name: string, thread: Thread}} props */
 function Questions({ name, thread }) {
-  const asked = Object.values(thread.interrupts ?? {}).flat();
-  if (!asked.length || thread.status !== "interrupted") return null;
+  const questions = Object.values(thread.interrupts ?? {}).flat();
+  if (!questions.length || thread.status !== "interrupted") return null;
   return html`
     <section class="open-questions" aria-label="Waits for an answer">
-      <h2>${asked.length === 1 ? "Waits for an answer" : `Waits for ${asked.length} answers`} <a href=${placeInPlayground({ ...thread, name })}>Answer in the playground</a></h2>
-      ${asked.slice(0, 20).map((each) => html`<${Json} key=${each.id} value=${each.value} />`)}
+      <h2>${questions.length === 1 ? "Waits for an answer" : `Waits for ${questions.length} answers`} <a href=${href("/inbox", { thread: thread.thread_id })}>Answer in the inbox</a> <a href=${playgroundOf({ ...thread, name })}>Answer in the playground</a></h2>
+      ${questions.slice(0, 20).map((each) => html`<${Json} key=${each.id} value=${each.value} />`)}
     </section>`;
 }
 
@@ -136,39 +139,40 @@ function Checkpoints({ name, thread, query, reload }) {
   const chosen = query.checkpoint ?? (rows.length ? idOf(rows[0]) : null);
   const row = rows.find((state) => idOf(state) === chosen);
   const choose = (/** @type {string} */ checkpoint) => setQuery({ checkpoint });
-  const start = async (/** @type {string} */ checkpoint, /** @type {{text: string, goto?: string[]}} */ { text, goto }) => {
+  const start = async (/** @type {string} */ checkpoint, /** @type {{text: string, failure: string, goto?: string[]}} */ { text, failure, goto }) => {
     try {
       await api.call("POST", `/threads/${encodeURIComponent(id)}/runs`, { body: replayOf(thread, checkpoint, goto) });
       setQuery({ checkpoint: null });
       notify(text);
     } catch (error) {
-      notify(/** @type {Error} */ (error).message, "error");
+      notify(`${failure}: ${/** @type {Error} */ (error).message}`, "error");
     }
     reload();
   };
-  const replay = (/** @type {State} */ state) => start(idOf(state), { text: "A new run goes on from there" });
+  const replay = (/** @type {State} */ state) => start(idOf(state), { text: "A new run continues from this checkpoint", failure: "No run was started" });
   const save = async (/** @type {any} */ body, /** @type {boolean} */ andRun) => {
     const path = `/threads/${encodeURIComponent(id)}/state`;
-    const { checkpoint_id: made } = await api.call("POST", path, { body });
-    const { next } = await api.call("GET", `${path}/${made}`, { query: { select: ["next"] } });
+    const { checkpoint_id: saved } = await api.call("POST", path, { body });
+    const { next } = await api.call("GET", `${path}/${saved}`, { query: { select: ["next"] } });
     const after = followers(/** @type {State} */ (edited), next);
     setEdited(null);
     setQuery({ checkpoint: null });
-    if (andRun) await runOn(made, after, body.as_node !== null);
+    if (andRun) await runFrom(saved, after, body.as_node !== null);
     else notify(`Saved. ${followedBy(after)}`);
     reload();
     await history.refresh();
   };
-  const runOn = async (/** @type {string} */ made, /** @type {ReturnType<typeof followers>} */ after, /** @type {boolean} */ isNodeChosen) => {
-    if (after.next.length) return start(made, { text: `A new run begins. ${followedBy(after)}` });
-    if (isNodeChosen || !after.lost.length) return notify("Saved. No run was started: nothing comes after the changed state.");
+  const runFrom = async (/** @type {string} */ saved, /** @type {ReturnType<typeof followers>} */ after, /** @type {boolean} */ isNodeChosen) => {
+    const failure = "The state was saved, but no run was started";
+    if (after.next.length) return start(saved, { text: `Saved, and a new run was started. ${followedBy(after)}`, failure });
+    if (isNodeChosen || !after.lost.length) return notify("Saved. No run was started, because no node follows the changed state.");
     const names = inWords(after.lost);
-    const isWanted = await ask({ title: `Run ${names}?`, text: `Before the change ${names} came next. Nothing comes after the changed state by itself: a Command(goto) is not repeated, and an edge may now lead to the end.`, action: `Run ${names}` });
-    if (isWanted) await start(made, { text: `A new run goes on with ${names}`, goto: after.lost });
+    const text = `Before the change, ${names} was the next node. No node follows the changed state by itself: an update does not repeat a Command(goto), and an edge may now lead to the end.`;
+    if (await ask({ title: `Run ${names}?`, text, action: `Run ${names}` })) await start(saved, { text: `Saved, and a new run was started with ${names}`, failure, goto: after.lost });
     else notify("Saved. No run was started.");
   };
   if (history.error.value && !rows.length) return html`<${ErrorBox} error=${history.error.value} />`;
-  if (!rows.length) return history.isLoading.value || !history.isWhole.value ? html`<${Loading} />` : html`<${None} name=${name} thread=${thread} />`;
+  if (!rows.length) return history.isLoading.value || !history.isWhole.value ? html`<${Loading} />` : html`<${NoCheckpoints} name=${name} thread=${thread} />`;
   return html`
     ${history.error.value && html`<${ErrorBox} error=${history.error.value} />`}
     <div class="thread-split">
@@ -190,12 +194,12 @@ const inWords = (names) => plain(names.map((name) => name.slice(0, 60)).join(", 
 
 /** @param {ReturnType<typeof followers>} after */
 function followedBy({ next, lost }) {
-  const comes = next.length ? `${inWords(next)} comes next` : "Nothing comes next";
-  return lost.length ? `${comes}; before the change it was ${inWords(lost)}.` : `${comes}.`;
+  const following = next.length ? `Next node: ${inWords(next)}` : "No node follows";
+  return lost.length ? `${following}; before the change it was ${inWords(lost)}.` : `${following}.`;
 }
 
 /**
- * A run that goes on from a checkpoint, with the thread's own assistant; at these nodes if some are named.
+ * The body of a run that continues from a checkpoint with the thread's assistant, at the nodes of `goto` if there are any.
  * @param {Thread} thread
  * @param {string} checkpoint
  * @param {string[]} [goto]
@@ -217,14 +221,14 @@ function Editor({ name, thread, state, onSave, onClose }) {
 }
 
 /** @param {{name: string, thread: Thread}} props */
-const None = ({ name, thread }) => html`<${Empty} title="No checkpoints yet" text="The first run on this thread writes one with each step."
-  action=${html`<a href=${placeInPlayground({ ...thread, name })}>Start one in the playground</a>`} />`;
+const NoCheckpoints = ({ name, thread }) => html`<${Empty} title="No checkpoints yet" text="Each step of a run writes a checkpoint. No run has worked on this thread yet."
+  action=${html`<a href=${playgroundOf({ ...thread, name })}>Open it in the playground</a>`} />`;
 
 /** @param {{name: string, id: string, isBusy: boolean}} props */
 function Runs({ name, id, isBusy }) {
   const { data, error, reload } = useResource((signal) => deployment(name).call("GET", `/threads/${encodeURIComponent(id)}/runs`, { signal, query: { limit: RUNS } }), [name, id, isBusy], { every: LOOK_AGAIN_MS });
   if (!data) return error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`;
-  if (!data.length) return html`<${Empty} title="No runs" text="No run has been created on this thread, or they were removed." />`;
+  if (!data.length) return html`<${Empty} title="No runs" text="No run was created on this thread, or its runs were deleted." />`;
   return html`<${RunTable} name=${name} runs=${data} reload=${reload} isOfThread />`;
 }
 
@@ -233,7 +237,7 @@ function About({ name, thread }) {
   const { data: storage } = useResource((signal) => deployment(name).call("GET", `/threads/${thread.thread_id}/storage`, { signal }), [name, thread.thread_id]);
   return html`
     <section aria-label="Metadata"><h2>Metadata</h2><${Json} value=${thread.metadata} /></section>
-    <section aria-label="Configuration"><h2>Configuration of its newest run</h2><${Json} value=${thread.config} /></section>
+    <section aria-label="Configuration"><h2>Configuration of the newest run</h2><${Json} value=${thread.config} /></section>
     ${storage && html`<section aria-label="Storage"><h2>Storage</h2>
-      <p>${bytes(storage.total_bytes)} in all: ${count(storage.checkpoints.count)} checkpoints, ${count(storage.channel_values.count)} versions of values.</p></section>`}`;
+      <p>${bytes(storage.total_bytes)} in total: ${count(storage.checkpoints.count)} checkpoints and ${count(storage.channel_values.count)} versions of values.</p></section>`}`;
 }

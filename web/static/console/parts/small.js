@@ -3,7 +3,6 @@
 import { html, signal, useState } from "../core/dom.js";
 import { NOTHING, ago, duration, iso, short } from "../core/format.js";
 import { Icon } from "./icons.js";
-import { waitsInWords } from "./runs.js";
 import { standingOf } from "./standing.js";
 import { notify } from "./toasts.js";
 
@@ -33,12 +32,6 @@ export function Pill({ status, title }) {
 /** @param {Parameters<typeof standingOf>[0]} props */
 export const Standing = (props) => html`${standingOf(props).map(({ status, title }) => html`<${Pill} key=${title} status=${status} title=${title} /> `)}`;
 
-/** A run's status, and what it waits for if it stopped for a person. @param {{run: Record<string, any>}} props */
-export function RunStatus({ run }) {
-  const waits = waitsInWords(run);
-  return html`<${Pill} status=${run.status} />${waits && html` <span class="pill warn">${waits}</span>`}`;
-}
-
 const now = signal(Date.now());
 setInterval(() => {
   if (!document.hidden) now.value = Date.now();
@@ -53,7 +46,7 @@ export function Ago({ at }) {
 /** @param {{seconds: number | null | undefined}} props */
 export const Duration = ({ seconds }) => html`<span class="number">${duration(seconds)}</span>`;
 
-/** An id, short; a click copies all of it. @param {{value: string | null | undefined, whole?: boolean}} props */
+/** An id in its short form, or `whole`. A click copies the whole id. @param {{value: string | null | undefined, whole?: boolean}} props */
 export function Id({ value, whole = false }) {
   if (!value) return html`<span class="quiet">${NOTHING}</span>`;
   return html`<button type="button" class="id" title=${`${value} – click to copy`} onClick=${() => copy(value)}>${whole ? value : short(value)}</button>`;
