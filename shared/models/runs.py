@@ -116,6 +116,8 @@ RUN = Table(
     column("error", JSON(none_as_null=True), nullable=True),
     # tokens by model, as the models' messages report them; only of the attempt that ended the run
     column("usage", JSONB(none_as_null=True), nullable=True),
+    # times of nodes, model and tool calls of the attempt that ended the run: see shared/runs/timeline.py
+    column("spans", JSON(none_as_null=True), nullable=True),
     column("created_seq", BigInteger),  # order of creation within the thread
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),

@@ -39,6 +39,7 @@ class Finish:
     interrupts: str | None = None
     usage: str | None = None
     first_token_ago: float | None = None  # seconds since a model's first token was streamed
+    spans: str | None = None  # times of its nodes and calls: see shared/runs/timeline.py
     end_seq: int | None = None  # number of the last event of its log, if the owner writes that event
 
 
@@ -65,6 +66,7 @@ def commit(
         thread_statuses=texts([end.thread_status for end in ends]),
         states=texts([end.state for end in ends]),
         interrupts=texts([end.interrupts for end in ends]),
+        spans=texts([end.spans for end in ends]),
         end_seqs=bigints([end.end_seq for end in ends]),
         hooked_runs=uuids([end.run.run_id for end in ends if end.run.kwargs.get("webhook")]),
         **_columns(ends),

@@ -54,7 +54,7 @@ END $$;
 CREATE OR REPLACE FUNCTION commit_runs_1(ending_owner text,
     deployment_ids uuid[], thread_ids uuid[], run_ids uuid[], run_attempts bigint[], statuses text[], usages text[],
     first_tokens_ago float8[], errors text[], new_values text[], thread_statuses text[], new_states text[],
-    new_interrupts text[], end_seqs bigint[], hooked_runs uuid[],
+    new_interrupts text[], new_spans text[], end_seqs bigint[], hooked_runs uuid[],
     writing_runs uuid[], writing_attempts bigint[], writing_owners text[],
     c_run uuid[], c_deployment uuid[], c_thread uuid[], c_ns text[], c_id text[], c_parent text[], c_type text[],
     c_data bytea[], c_blobs text[], c_metadata text[],
@@ -78,11 +78,12 @@ IF cardinality(run_ids) > 0 THEN
     FOR ended_run_id, next_run_id, next_pool IN
         WITH f AS (
             SELECT * FROM unnest(run_ids, run_attempts, statuses, usages, first_tokens_ago, errors, new_values,
-                thread_statuses, new_states, new_interrupts, end_seqs)
+                thread_statuses, new_states, new_interrupts, new_spans, end_seqs)
                 AS f (run_id, attempt, status, usage, first_token_ago, error, new_values, thread_status, new_state,
-                    new_interrupts, end_seq)
+                    new_interrupts, spans, end_seq)
         ), ended AS (
             UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
+                spans = CAST(f.spans AS json),
                 ended_at = now(), updated_at = now(), lease_until = NULL,
                 seq_reserved = coalesce(f.end_seq, r.seq_reserved)
             FROM f
@@ -156,7 +157,7 @@ END $$;
 SELECT done.*, CASE WHEN :to_disk THEN set_config('synchronous_commit', 'on', true) END AS to_disk
 FROM commit_runs_1(:owner,
     :deployment_ids, :thread_ids, :run_ids, :attempts, :statuses, :usages, :first_tokens_ago, :errors, :values,
-    :thread_statuses, :states, :interrupts, :end_seqs, :hooked_runs, :writing_runs, :writing_attempts, :writing_owners,
+    :thread_statuses, :states, :interrupts, :spans, :end_seqs, :hooked_runs, :writing_runs, :writing_attempts, :writing_owners,
     :c_run, :c_deployment, :c_thread, :c_ns, :c_id, :c_parent, :c_type, :c_data, :c_blobs, :c_metadata,
     :b_run, :b_deployment, :b_thread, :b_ns, :b_channel, :b_version, :b_type, :b_data,
     :w_run, :w_deployment, :w_thread, :w_ns, :w_id, :w_task, :w_idx, :w_channel, :w_type, :w_data, :w_path) done

@@ -3,11 +3,12 @@
 -- install: record_webhooks_1
 -- Inserts a delivery for each of these runs that has a webhook. `status_sent` replaces the status of runs that are about to
 -- be deleted. `default_error` is sent for runs that did not succeed and have no error. No values are sent of a run that is
--- rolled back.
+-- rolled back. The copy of the run has no spans: no webhook sends them.
 CREATE OR REPLACE FUNCTION record_webhooks_1(run_ids uuid[], status_sent text, default_error json) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO webhook_delivery (delivery_id, deployment_id, run_id, url, status, run, error, values)
-    SELECT gen_random_uuid(), r.deployment_id, r.run_id, r.webhook, sent.status, row_to_json(r),
+    SELECT gen_random_uuid(), r.deployment_id, r.run_id, r.webhook, sent.status,
+        row_to_json(jsonb_populate_record(r, '{"spans": null}')),
         coalesce(r.error, CASE WHEN sent.status <> 'success' THEN default_error END),
         CASE WHEN sent.status <> 'rollback' THEN t.values END
     FROM run r LEFT JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id

@@ -173,6 +173,8 @@ CALLS: dict[Route, Call] = {
     ("POST", "/d/<deployment>/threads/<thread_id>/runs/wait"): Call("run", body=RUN, slot=True),
     ("GET", "/d/<deployment>/threads/<thread_id>/runs/<run_id>"): Call("read"),
     ("DELETE", "/d/<deployment>/threads/<thread_id>/runs/<run_id>"): Call("run"),
+    ("GET", "/d/<deployment>/threads/<thread_id>/runs/<run_id>/timeline"): Call("read"),
+    ("GET", "/d/<deployment>/threads/<thread_id>/timeline"): Call("read"),
     ("GET", "/d/<deployment>/threads/<thread_id>/runs/<run_id>/join"): Call("read", slot=True),
     ("GET", "/d/<deployment>/threads/<thread_id>/runs/<run_id>/stream"): Call("read", slot=True),
     ("GET", "/d/<deployment>/threads/<thread_id>/stream"): Call("read", slot=True),

@@ -14,6 +14,7 @@ from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 
 from . import frames
+from .checkpoints.node_times import NodeTimes
 from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run
 from .checkpoints.storage import MemoryStorage, Storage
 from .connection import Connection
@@ -21,13 +22,14 @@ from .events import EventWriter, StreamRequest
 from .inputs import UnknownInterruptError, check_resume, command_of, run_config, run_metadata, traced_as
 from .loader import RUN, LoadedGraph
 from .loop import current_depth
-from .outcome import Outcome, UsageCounter, current_usage, finished_state, is_over, read_state
+from .outcome import Outcome, current_usage, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
 from .protocol.log import PROTOCOL, answered_interrupts, write_answered, write_requested
 from .protocol.transforming import transformed
 from .serialization import dumps, error_record, loads
+from .spans import CallTimes
 
 log = logging.getLogger("runyard")
 
@@ -70,11 +72,12 @@ class Execution:
         self._limits = limits
         self._limiter = limiter
         self._metadata = run_metadata(spec, versions["langgraph"])
+        self._times = None if spec.get("temporary") else NodeTimes()
         self._checkpoints = self._make_checkpoints(stored)
         request = StreamRequest.of(spec)
         self._modes, self._subgraphs = request.modes, request.subgraphs
         self._events = EventWriter(connection, id, request, max_bytes=limits.event_bytes)
-        self._usage = UsageCounter(lambda total: connection.send(frames.USED, id, b"%d" % total))
+        self._usage = CallTimes(self._times, lambda total: connection.send(frames.USED, id, b"%d" % total))
         self._cancelled = False
         self._has_begun = False
         self._is_done = False
@@ -121,6 +124,7 @@ class Execution:
             waits=spec.get("durability") == "sync" and not is_temporary,
             is_fresh=is_temporary or bool(spec.get("fresh")) or bool(stored and newest is None),
             newest=newest,
+            times=self._times,
         )
 
     async def _run(self) -> None:
@@ -322,6 +326,7 @@ class Execution:
         self._checkpoints.storage.is_closed = True
         outcome.usage = self._usage.by_model()
         outcome.first_token_ago = self._usage.first_token_ago()
+        outcome.spans = self._usage.document(outcome.unfinished_tasks())
         shown_json = events.shown_json
         if shown_json is None and not events.shows_state:
             shown_json = dumps(events.shown)

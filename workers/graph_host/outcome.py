@@ -21,13 +21,13 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
+from .checkpoints.node_times import TASKS
 from .checkpoints.run_checkpoints import Saved
 from .events import INTERRUPT, coordinates
 from .masking import masked
 from .protocol.log import OpenInterrupt, open_interrupts
 from .serialization import dumps, loads, text_of
 
-TASKS = "__pregel_tasks"  # the channel of Send objects
 DELTA = "DeltaChannel"  # compared by name, since not every supported version of LangGraph has the class
 ABSENT = object()
 UNKNOWN = "unknown"  # the model of a message that names none
@@ -52,6 +52,7 @@ class Outcome:
     keeps_thread: bool = False  # the run was refused, and its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, for any status
     first_token_ago: float | None = None  # seconds since a model first streamed a token
+    spans: dict[str, Any] | None = None  # see spans.py; None: the run keeps none
     waiting_interrupts: list[OpenInterrupt] = field(default_factory=list)  # of a successful run
 
     def __post_init__(self) -> None:
@@ -88,7 +89,12 @@ class Outcome:
             "keeps_thread": self.keeps_thread,
             "usage": self.usage,
             "first_token_ago": self.first_token_ago,
+            "spans": self.spans,
         }
+
+    def unfinished_tasks(self) -> list[dict[str, Any]]:
+        """Return the tasks at which the run failed or was cancelled."""
+        return self.state["tasks"] if self.state and self.status != "success" else []
 
     def answer(self, values: Any, values_json: bytes | None) -> bytes:
         """Return the response for a caller that waits for the run: its last values, or its error."""

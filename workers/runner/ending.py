@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from shared.runs.finish import Finish
 from workers.runner import quarantine
 
 BUDGET = "budget"  # the action of a stop because a token budget is used up
+MAX_SPANS_BYTES = 256 << 10  # of the spans that a host sends; more are not stored
 RETRY_SECONDS = (1.0, 5.0)  # delay after the first and the second death that counts
 
 
@@ -37,6 +39,24 @@ def _seconds(value: Any) -> float | None:
     return value if isinstance(value, float) and 0 <= value < math.inf else None
 
 
+@dataclass(slots=True)
+class AttemptTimes:
+    """Times of an attempt on the runner's clock, in seconds of `time.monotonic`."""
+
+    claimed_at: float
+    host_requested_at: float | None = None  # the attempt begins to wait for a graph host
+
+    def document(self, spans: Any) -> str | None:
+        """Return the JSON that is stored with the run, in milliseconds from the claim; None if the host sent no spans."""
+        if not isinstance(spans, dict):
+            return None
+        attempt_ms = (time.monotonic() - self.claimed_at) * 1000
+        claimed_ms = ((self.host_requested_at or self.claimed_at) - self.claimed_at) * 1000
+        times = {"attempt_ms": round(attempt_ms, 2), "claimed_ms": round(claimed_ms, 2)}
+        document = without_nul(dumps({**spans, **times}))
+        return document if len(document) <= MAX_SPANS_BYTES else None
+
+
 @dataclass(frozen=True, slots=True)
 class HostOutcome:
     """The content of a host's DONE frame. Without fields: the host has sent none."""
@@ -50,10 +70,11 @@ class HostOutcome:
     interrupts: str | None = None
     usage: str | None = None
     first_token_ago: float | None = None
+    spans: str | None = None
     answer: bytes | None = None
 
     @classmethod
-    def read(cls, parts: list[bytes]) -> HostOutcome:
+    def read(cls, parts: list[bytes], times: AttemptTimes | None = None) -> HostOutcome:
         head = orjson.loads(parts[0])
         has_state = head.get("state") is not None
         return cls(
@@ -66,6 +87,7 @@ class HostOutcome:
             interrupts=None if head.get("unchanged") else dumps(head.get("interrupts") or {}),
             usage=without_nul(dumps(head["usage"])) if head.get("usage") else None,
             first_token_ago=_seconds(head.get("first_token_ago")),
+            spans=None if times is None else times.document(head.get("spans")),
             answer=parts[2],
         )
 
@@ -93,6 +115,7 @@ class End:
             outcome.interrupts,
             outcome.usage,
             outcome.first_token_ago,
+            outcome.spans,
             end_seq,
         )
 

@@ -43,7 +43,7 @@ from workers.run_trace import RunTrace
 from workers.runner import ending, host_requests, quarantine
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
-from workers.runner.ending import Drop, End, Ending, GiveBack, HostOutcome, RollBack, Stop
+from workers.runner.ending import AttemptTimes, Drop, End, Ending, GiveBack, HostOutcome, RollBack, Stop
 from workers.runner.event_writer import RunLog, Writers
 from workers.runner.host import Host
 from workers.runner.host_pool import AcquireCancelled, HostPool
@@ -253,6 +253,7 @@ class HostedRun:
         self.run = run
         self.lease = Lease(services.settings.lease_seconds)
         self.stop: Stop | None = None
+        self.times = AttemptTimes(time.monotonic())
         self.log = RunLog(
             services.writers.of(run.run_id),
             run.run_id,
@@ -305,6 +306,7 @@ class HostedRun:
         """Run the graph in one host. Raises HostError if no host can be had, or the host has just ended."""
         run = self.run
         group = quarantine.group(run.run_id, run.quarantine)
+        self.times.host_requested_at = time.monotonic()
         try:
             host = self._services.hosts.acquire(run.revision_id, group, depth=run.depth, unless=self._outcome)
         except AcquireCancelled:
@@ -406,7 +408,7 @@ class HostedRun:
             self._count_tokens(min(int(body), MOST_TOKENS))
         elif kind == frames.DONE:
             self._services.deploy_log.hurry(self.run.run_id)  # stored while the end is being committed
-            self._outcome.set(HostOutcome.read(frames.unpack(body)))
+            self._outcome.set(HostOutcome.read(frames.unpack(body), self.times))
 
     def host_died(self, error: HostError) -> None:
         self._end(error)

@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, Checkpoint, CheckpointTuple, copy_checkpoint
 
 from ..serialization import dumps, text_of
+from .node_times import NodeTimes
 from .storage import MemoryStorage, Records, Storage
 
 PAGE = 50
@@ -51,6 +52,7 @@ class RunCheckpoints:
     keeps_foreign: bool = False  # store checkpoints of other threads, too
     foreign: dict[str, MemoryStorage] = field(default_factory=dict)
     records: Records | None = None  # cache of records, for queries that write nothing
+    times: NodeTimes | None = None  # of the nodes; None: the run keeps no spans
 
     def storage_of(self, thread_id: str) -> Storage:
         """Return the storage of a thread's checkpoints.

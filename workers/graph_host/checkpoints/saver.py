@@ -119,6 +119,8 @@ class HostSaver(BaseCheckpointSaver[str]):
         conf = addressed_by(config)
         ns = conf.get("checkpoint_ns", "")
         self._remember_writes(run, conf, writes, task_id, task_path)
+        if run.times is not None and conf["thread_id"] == run.thread_id:
+            run.times.end_task(ns, conf["checkpoint_id"], task_id, task_path, writes)
         if run.skips_root and not ns:
             return
         items, blobs = [], []
@@ -153,6 +155,8 @@ class HostSaver(BaseCheckpointSaver[str]):
         everything.pop("writes", None)
         if conf["thread_id"] == run.thread_id:
             run.last[ns] = Saved(checkpoint, everything, parent_id)
+            if run.times is not None:
+                run.times.begin_step(ns, checkpoint)
             if not ns:
                 run.newest = None
                 if run.skips_root:
@@ -246,7 +250,10 @@ class HostSaver(BaseCheckpointSaver[str]):
         if is_known:
             return known
         storage = run.storage_of(addressed_by(config)["thread_id"])
-        return self._one(run, (yield storage, frames.ASK, tuple_question(config), []))
+        loaded = self._one(run, (yield storage, frames.ASK, tuple_question(config), []))
+        if loaded is not None and run.times is not None:
+            run.times.continue_from(loaded.checkpoint)
+        return loaded
 
     async def alist(
         self,

@@ -1,0 +1,110 @@
+"""Times of a run's model and tool calls: with those of its nodes, the spans of the DONE frame.
+
+Spans contain no inputs and no outputs. A graph without models and tools pays nothing for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import LLMResult
+
+from .checkpoints.node_times import MAX_NAME, MAX_SPANS, NodeTimes, Span, error_name, node_around
+from .outcome import UsageCounter
+
+
+class CallTimes(UsageCounter):
+    """Counts the usage of model calls, and records when each model and tool call began and ended."""
+
+    def __init__(self, nodes: NodeTimes | None, report: Callable[[int], None] = lambda _: None) -> None:
+        super().__init__(report)
+        self._nodes = nodes  # None: the run keeps no spans
+        self._calls: dict[str, Span] = {}
+        self.dropped = 0
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        return self._nodes is None
+
+    @property
+    def ignore_agent(self) -> bool:
+        return self._nodes is None  # the switch for tools
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **given: Any) -> None:
+        self._begin("model", serialized, run_id, given)
+
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **given: Any) -> None:
+        self._begin("model", serialized, run_id, given)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: object, **given: Any) -> None:
+        super().on_llm_end(response, run_id=run_id, **given)
+        self._end(run_id, tokens=_tokens_of(response))
+
+    def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
+        self._end(run_id, error=error)
+
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: object, **given: Any) -> None:
+        self._begin("tool", serialized, run_id, given)
+
+    def on_tool_end(self, output: Any, *, run_id: object, **_: Any) -> None:
+        self._end(run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
+        self._end(run_id, error=error)
+
+    def _begin(self, kind: str, serialized: Any, run_id: object, given: Mapping[str, Any]) -> None:
+        if self._nodes is None:
+            return
+        if len(self._calls) >= MAX_SPANS:
+            self.dropped += 1
+            return
+        metadata = given.get("metadata") or {}
+        named = metadata.get("ls_model_name") if kind == "model" else None
+        name = named or given.get("name") or (serialized or {}).get("name") or kind
+        caller = str(given.get("parent_run_id"))
+        ns = str(metadata.get("langgraph_checkpoint_ns") or "")
+        self._nodes.observe(ns)
+        self._calls[str(run_id)] = {
+            "id": str(run_id),
+            "kind": kind,
+            "name": str(name)[:MAX_NAME],
+            "from": self._nodes.milliseconds(time.monotonic()),
+            "until": None,
+            "checkpoint": None,
+            "within": caller if caller in self._calls else node_around(ns),
+        }
+
+    def _end(self, run_id: object, *, error: BaseException | None = None, tokens: int | None = None) -> None:
+        span = self._calls.get(str(run_id))
+        if span is None or self._nodes is None:
+            return
+        span["until"] = self._nodes.milliseconds(time.monotonic())
+        if error is not None:
+            span["error"] = "interrupted" if _is_interrupt(error) else error_name(error)
+        if tokens:
+            span["tokens"] = tokens
+
+    def document(self, unfinished: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any] | None:
+        """Return the spans of the DONE frame, at most MAX_SPANS; None if the run keeps none."""
+        if self._nodes is None:
+            return None
+        spans = [*self._nodes.spans(unfinished), *(dict(span) for span in tuple(self._calls.values()))]
+        dropped = self.dropped + self._nodes.dropped + max(len(spans) - MAX_SPANS, 0)
+        return {
+            "lasted_ms": self._nodes.milliseconds(time.monotonic()),
+            "spans": sorted(spans, key=lambda span: span["from"])[:MAX_SPANS],
+            "dropped": dropped,
+        }
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    return any(base.__name__ == "GraphBubbleUp" for base in type(error).__mro__)
+
+
+def _tokens_of(response: LLMResult) -> int | None:
+    message = getattr(response.generations[0][0], "message", None) if response.generations else None
+    usage = message.usage_metadata if isinstance(message, AIMessage) else None
+    return usage.get("total_tokens") if usage else None
