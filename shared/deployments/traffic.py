@@ -109,14 +109,14 @@ def promote(conn: Connection, organization_id: UUID, deployment_id: UUID, revisi
     conn.execute(text("UPDATE revision SET preview = NULL WHERE id = :id"), {"id": revision_id})
 
 
-def abort(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
-    """End a split: send all traffic to the serving revision. Raises NotFound."""
+def abort(conn: Connection, organization_id: UUID, deployment_id: UUID) -> bool:
+    """End a split: send all traffic to the serving revision. Returns whether there was one. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     query = text(
         "UPDATE deployment SET traffic = NULL, traffic_at = now(), updated_at = now()"
         " WHERE id = :id AND traffic IS NOT NULL"
     )
-    conn.execute(query, {"id": deployment_id})
+    return conn.execute(query, {"id": deployment_id}).rowcount == 1
 
 
 # Previews.

@@ -9,7 +9,8 @@ shorter times; the last one begins at 12 days and holds all longer ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -20,7 +21,12 @@ from sqlalchemy import Connection, text
 
 from shared.figures.folding import HOUR, MINUTE
 from shared.infra.postgres import Row, database_time
-from shared.models import ENDED_RUN_STATUSES, status_of_deployment
+from shared.models import (
+    ENDED_RUN_STATUSES,
+    UNSUCCESSFUL_RUN_STATUSES,
+    is_unsuccessful,
+    status_of_deployment,
+)
 from shared.sql import statement
 
 SMALLEST_SECONDS = 0.001
@@ -40,6 +46,7 @@ _SERIES = statement("figures.series")
 _CREATED_AND_LIVE = statement("figures.created_and_live")
 _BY_DEPLOYMENT = statement("figures.by_deployment")
 _OVERVIEW = statement("figures.overview", status=status_of_deployment("d"))
+_FAILURES = statement("figures.failures", unsuccessful=is_unsuccessful())
 _TOTALS = statement("figures.totals")
 _QUEUE_AGES = statement("figures.queue_ages")
 
@@ -71,7 +78,7 @@ def series(
     key_id: str | None = None,
     now: datetime | None = None,
 ) -> dict[str, Any]:
-    """Return one point per step of the window, oldest first."""
+    """Return one point per step of the window, oldest first, and the sums of the whole window as `total`."""
     now = now or database_time()
     since = window.begins_at(now)
     keys = {"organization_id": organization_id, "deployment_id": deployment_id, "key_id": key_id}
@@ -83,14 +90,26 @@ def series(
         "step_seconds": window.step_seconds,
         "from": since,
         "until": now,
-        "points": [_point(at, rows.get(at, {}), live.get(at, 0)) for at in times],
+        "points": [{"at": at, **_point(rows.get(at, {}), live.get(at, 0))} for at in times],
+        "total": _point(_sum(rows.values()), sum(live.values())),
     }
 
 
-def _point(at: datetime, row: Mapping[str, Any], live: int) -> dict[str, Any]:
+def _point(row: Mapping[str, Any], live: int) -> dict[str, Any]:
     counts = {name: row.get(name, 0) for name in COUNTS}
     counts["created"] += live  # live runs count as created, too
-    return {"at": at, **counts, **_percentiles(row)}
+    return {**counts, **_percentiles(row)}
+
+
+def _sum(rows: Iterable[Row]) -> dict[str, Any]:
+    """Add the counts and histograms of steps."""
+    counts: Counter[str] = Counter()
+    histograms: dict[str, Counter[str]] = {name: Counter() for name in KINDS.values()}
+    for row in rows:
+        counts.update({name: row[name] for name in COUNTS})
+        for name, histogram in histograms.items():
+            histogram.update(row[name])
+    return {**counts, **histograms}
 
 
 def _percentiles(row: Row) -> dict[str, float | None]:
@@ -134,6 +153,46 @@ def _of_deployment(row: Row, figures: Row, minutes: float) -> dict[str, Any]:
         "success": figures.get("success", 0),
         "failed": figures.get("error", 0) + figures.get("timeout", 0),
         **{name: percentiles[name] for name in OF_OVERVIEW},
+    }
+
+
+MOST_FAILURES = 2_000  # newest unsuccessful runs of a deployment whose reasons are counted
+
+
+def failures(
+    conn: Connection, organization_id: UUID, window: Window, *, now: datetime | None = None
+) -> dict[str, Any]:
+    """Return the unsuccessful runs of a window by deployment and reason, with those that left no record.
+
+    A run leaves no record if its row is deleted: with its end if it is temporary or rolled back, or with its thread. The
+    figures still count it. Of a deployment with more than MOST_FAILURES rows only the newest are counted, so nothing is
+    known about its other runs; its id is then in `incomplete`.
+    """
+    now = now or database_time()
+    since = window.begins_at(now)
+    # The sums are read first: a run that ends between the statements would otherwise seem to have left no record.
+    sums = _BY_DEPLOYMENT.rows(conn, organization_id=organization_id, step=window.step_seconds, since=since)
+    rows = _FAILURES.rows(conn, organization_id=organization_id, since=since, most=MOST_FAILURES)
+    recorded: Counter[tuple[UUID, str]] = Counter()
+    for row in rows:
+        recorded[row["deployment_id"], row["status"]] += row["runs"]
+    counts: Counter[UUID] = Counter()
+    for (deployment_id, _), runs in recorded.items():
+        counts[deployment_id] += runs
+    incomplete = {deployment_id for deployment_id, runs in counts.items() if runs >= MOST_FAILURES}
+    unrecorded = [
+        {"deployment_id": row["deployment_id"], "status": status, "runs": runs}
+        for row in sums
+        if row["deployment_id"] not in incomplete
+        for status in map(str, UNSUCCESSFUL_RUN_STATUSES)
+        if (runs := row[status] - recorded[row["deployment_id"], status]) > 0
+    ]
+    return {
+        "from": since,
+        "until": now,
+        "reasons": rows,
+        "unrecorded": unrecorded,
+        "incomplete": sorted(incomplete),
     }
 
 

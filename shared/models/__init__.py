@@ -21,6 +21,7 @@ from shared.models.deployments import (
 from shared.models.figures import BUILD_FIGURE, DAILY_USAGE, ENDED_RUN, FIGURE, SPENT_TOKENS
 from shared.models.organizations import (
     API_KEY,
+    CHANGE,
     IDEMPOTENT_ANSWER,
     OAUTH_GRANT,
     OAUTH_PROVIDER,

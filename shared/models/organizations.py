@@ -1,4 +1,4 @@
-"""Organizations: their API keys, stored responses of idempotent requests, OAuth providers and granted tokens."""
+"""Organizations: API keys, changes, stored responses of idempotent requests, OAuth providers and granted tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
+    Identity,
     Index,
     LargeBinary,
     String,
@@ -18,8 +19,9 @@ from sqlalchemy import (
     Uuid,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.models.base import METADATA, NOW, TIME, column
+from shared.models.base import EMPTY, METADATA, NOW, TIME, column
 
 ORGANIZATION = Table(
     "organization",
@@ -50,6 +52,23 @@ API_KEY = Table(
     column("max_tokens_per_day", BigInteger, nullable=True),
     column("max_run_tokens", BigInteger, nullable=True),
     Index("ix_api_key_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
+)
+
+
+# A change that a user of the organization made (shared/changes.py). `deployment_id` has no foreign key, because the record of
+# a deletion outlives the deployment. `subject` is the name of the deployment or key at that time.
+CHANGE = Table(
+    "change",
+    METADATA,
+    column("id", BigInteger, Identity(), primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    column("at", TIME, server_default=NOW),
+    column("kind", Text),
+    column("deployment_id", Uuid, nullable=True),
+    column("subject", Text),
+    column("changed_by", JSONB(none_as_null=True), nullable=True),  # id and name of the key
+    column("detail", JSONB, server_default=EMPTY),
+    Index("ix_change_organization_id_id", "organization_id", "id"),
 )
 
 

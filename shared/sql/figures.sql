@@ -228,6 +228,16 @@ SELECT deployment_id, CAST(sum(success) AS bigint) AS success, CAST(sum(error) A
     sum_histograms(array_agg(waits)) AS waits, sum_histograms(array_agg(durations)) AS durations
 FROM figures_since(:step, :since, :organization_id) GROUP BY deployment_id
 
+-- name: failures
+-- The newest unsuccessful runs of each deployment that have a row, by status and error class. An index finds them by the
+-- time of their end, however many runs have ended. The error class is the expression by which runs are searched.
+SELECT d.id AS deployment_id, d.name AS deployment, f.status, f.error, count(*) AS runs, max(f.ended_at) AS last_ended_at
+FROM deployment d CROSS JOIN LATERAL (
+    SELECT status, CASE status WHEN 'error' THEN readable(error) ->> 'error' END AS error, ended_at FROM run
+    WHERE deployment_id = d.id AND {unsuccessful} AND ended_at >= :since ORDER BY ended_at DESC LIMIT CAST(:most AS bigint)) f
+WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
+GROUP BY d.id, d.name, f.status, f.error ORDER BY runs DESC, d.name, f.status, f.error
+
 -- name: totals
 -- The runs of deployments since their creation, with those that are live now.
 WITH sums AS (

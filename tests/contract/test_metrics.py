@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
+from shared.models import RunStatus
 from tests.contract.conftest import Api
 from tests.support.acting import act
 
@@ -28,7 +30,9 @@ def test_a_run_is_in_the_series_as_soon_as_it_has_ended(api: Api, neighbour: Api
 
     found = api.client.get("/v2/metrics/series").json
 
-    assert set(found) == {"step_seconds", "from", "until", "points"}
+    assert set(found) == {"step_seconds", "from", "until", "points", "total"}
+    assert set(found["total"]) == set(POINT) - {"at"}
+    assert (found["total"]["success"], found["total"]["input_tokens"]) == (1, 3)
     assert (found["step_seconds"], len(found["points"])) == (60, 60)
     assert all(set(point) == set(POINT) for point in found["points"])
     ended = [point for point in found["points"] if point["success"]]
@@ -70,3 +74,40 @@ def test_the_overview_has_every_deployment_of_the_caller(api: Api, neighbour: Ap
     assert (found["success"], found["failed"], found["running"], found["waiting"]) == (1, 0, 0, 0)
     (theirs,) = neighbour.client.get("/v2/metrics/overview").json["deployments"]
     assert (theirs["id"], theirs["success"]) == (str(neighbour.deployment.id), 0)
+
+
+def fail(api: Api, error: str = "ValueError") -> dict[str, Any]:
+    thread = api.post("/threads", {}).json
+    run = api.post(f"/threads/{thread['thread_id']}/runs", {"assistant_id": "agent"}).json
+    act(run["run_id"], {}, status=RunStatus.ERROR, error={"error": error, "message": "no"})
+    return run
+
+
+def test_failures_are_counted_by_reason_and_a_search_finds_exactly_these(api: Api, neighbour: Api) -> None:
+    failed = [fail(api), fail(api), fail(api, "KeyError")]
+    run_once(api)
+
+    found = api.client.get("/v2/metrics/failures?window=day").json
+
+    assert [(row["status"], row["error"], row["runs"]) for row in found["reasons"]] == [
+        ("error", "ValueError", 2),
+        ("error", "KeyError", 1),
+    ]
+    assert {(row["deployment_id"], row["deployment"]) for row in found["reasons"]} == {
+        (str(api.deployment.id), "chat")
+    }
+    assert (found["unrecorded"], found["incomplete"]) == ([], [])
+    filters = {"status": ["error"], "error": "ValueError", "since": found["from"], "until": found["until"]}
+    searched = api.post("/runs/search", filters).json
+    assert {run["run_id"] for run in searched} == {run["run_id"] for run in failed[:2]}
+    assert neighbour.client.get("/v2/metrics/failures").json["reasons"] == []
+
+
+def test_failures_that_left_no_record_are_counted_apart(api: Api) -> None:
+    fail(api)
+    api.delete(f"/threads/{fail(api)['thread_id']}")
+
+    found = api.client.get("/v2/metrics/failures").json
+
+    assert [row["runs"] for row in found["reasons"]] == [1]
+    assert found["unrecorded"] == [{"deployment_id": str(api.deployment.id), "status": "error", "runs": 1}]

@@ -60,7 +60,7 @@ FLOORS = {
         {"errors", "setting_values", "settings"},
         {"models", "infra", "records"},
         {"sql"},
-        {"eventlog", "threads", "store", "store_vectors", "fleet"},
+        {"eventlog", "threads", "store", "store_vectors", "fleet", "changes"},
         {"deployments", "oauth", "figures", "hosts"},
         {"user_code"},
         {"assistants", "agents"},

@@ -89,6 +89,7 @@ DIGESTS = {
     "readable": "f0317b072011",
     "served_graph": "09e6f1bd0819",
     "runners_of_pool": "ad3899e330e0",
+    "record_revision_end_1": "025c5d330267",
     "checkpoint_parts": "6b30cd6b0aac",
     "newest_checkpoint": "e6928b1ae623",
     "claim_runs_1": "d31dd1615475",

@@ -6,6 +6,7 @@ from flask import Blueprint
 
 from web.control_plane import (
     authentication,
+    changes,
     deployments,
     figures,
     inbox,
@@ -35,5 +36,6 @@ for resource in (
     figures.bp,
     inbox.bp,
     inbox_links.bp,
+    changes.bp,
 ):
     bp.register_blueprint(resource)

@@ -10,7 +10,7 @@ from uuid import UUID
 from flask import Response, jsonify
 from sqlalchemy import Connection
 
-from shared.access import api_keys
+from shared import changes
 from shared.deployments import deployments, revision_events, shares, traffic
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
@@ -22,6 +22,8 @@ from shared.models import DeploymentStatus
 from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
 from shared.runs import signals, webhooks
+from web.control_plane.changes import caller_key
+from web.control_plane.changes import record as record_change
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     MAX_SECRETS,
@@ -58,6 +60,8 @@ DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED
 
 MAX_PAGE = 100
 INBOX = {"description": "Rules for questions to people. null: those of langgraph.json"}
+# fields of a PATCH that change the deployment without a new revision
+SETTINGS = ("display_name", "pool", "limits", "inbox", "source_config")
 CANCELLED_BATCHES = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
@@ -170,6 +174,7 @@ def create_deployment(body: dict[str, Any]) -> Response:
         )
         transitions = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
+        record_change(conn, changes.DEPLOYMENT_CREATED, row["name"], deployment_id=deployment_id)
         answer = keep(jsonify(deployment_record(row)), 201)
     revision_events.announce(transitions)
     return answer
@@ -282,6 +287,7 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
             conn, caller().organization_id, deployment_id, change, by=caller_key(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
+        _record_changes(conn, row, body)
         response = keep(jsonify(deployment_record(row)))
     revision_events.announce(transitions)
     for share in new_split:
@@ -290,10 +296,21 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
     return response
 
 
-def caller_key(conn: Connection) -> dict[str, str]:
-    """Return the caller's key as stored with a revision. Its name stays known after the key is deleted."""
-    key_id = caller().key_id
-    return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
+def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None:
+    """Record a new split of the traffic, and the changed settings. The end of a revision is recorded when it is built."""
+    if body.get("traffic") is not None:
+        record_change(
+            conn,
+            changes.TRAFFIC_SPLIT,
+            row["name"],
+            deployment_id=row["id"],
+            traffic=DEPLOYMENT.show(row)["traffic"],
+        )
+    settings_changed = sorted(name for name in SETTINGS if body.get(name))
+    if settings_changed:
+        record_change(
+            conn, changes.DEPLOYMENT_CHANGED, row["name"], deployment_id=row["id"], fields=settings_changed
+        )
 
 
 def change_of(conn: Connection, deployment_id: UUID, body: dict[str, Any]) -> Change:
@@ -332,7 +349,9 @@ def delete_deployment(deployment_id: UUID) -> None:
 
 def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
+        name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
         transitions = deletion.delete(conn, caller().organization_id, deployment_id)
+        record_change(conn, changes.DEPLOYMENT_DELETED, name, deployment_id=deployment_id)
     forget(deployment_id)
     revision_events.announce(transitions)
     _cancel_runs(deployment_id)

@@ -18,7 +18,7 @@ from shared.figures.reading import COUNTS, KINDS, WINDOWS
 from shared.figures.usage import DIMENSIONS
 from shared.infra.postgres import database_time
 from shared.infra.replica import read
-from shared.models import DeploymentStatus
+from shared.models import UNSUCCESSFUL_RUN_STATUSES, DeploymentStatus
 from shared.records import (
     COUNT,
     COUNT_OR_NULL,
@@ -39,14 +39,19 @@ bp = RouteGroup("figures", section="Figures")
 
 SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 SECONDS_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
-POINT = record(
-    "FigurePoint",
-    (),
-    at=TIME,
+FIGURES: dict[str, JsonSchema] = {
     **dict.fromkeys(COUNTS, COUNT),
     **{f"{kind}_{share}": SECONDS_OR_NULL for kind in KINDS for share in reading.SHARES},
+}
+POINT = record("FigurePoint", (), at=TIME, **FIGURES)
+SERIES = record(
+    "FigureSeries",
+    (),
+    step_seconds=COUNT,
+    **{"from": TIME, "until": TIME},
+    points=listed(POINT),
+    total=record("FigureTotal", (), **FIGURES),
 )
-SERIES = record("FigureSeries", (), step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
 DEPLOYMENT_FIGURES = record(
     "DeploymentFigures",
     id=ID,
@@ -63,6 +68,27 @@ DEPLOYMENT_FIGURES = record(
     oldest_wait_seconds=SECONDS,
 )
 OVERVIEW = record("Overview", (), **{"from": TIME, "until": TIME}, deployments=listed(DEPLOYMENT_FIGURES))
+
+FAILURE_STATUS = one_of(*UNSUCCESSFUL_RUN_STATUSES)
+FAILURE_REASON = record(
+    "FailureReason",
+    (),
+    deployment_id=ID,
+    deployment=TEXT,
+    status=FAILURE_STATUS,
+    error={"description": "The class of the error", **TEXT_OR_NULL},
+    runs=COUNT,
+    last_ended_at=TIME,
+)
+UNRECORDED = record("UnrecordedFailures", (), deployment_id=ID, status=FAILURE_STATUS, runs=COUNT)
+FAILURES = record(
+    "Failures",
+    (),
+    **{"from": TIME, "until": TIME},
+    reasons=listed(FAILURE_REASON),
+    unrecorded=listed(UNRECORDED),
+    incomplete=listed(ID),
+)
 
 
 class OverviewQuery(fields.Schema):
@@ -113,6 +139,24 @@ def get_overview(query: dict[str, Any]) -> Response:
     """Return the figures of each deployment. `failed` counts errors and timeouts. GET /v2/workers returns the pools."""
     window = WINDOWS[query["window"]]
     return jsonify(read(reading.overview, caller().organization_id, window))
+
+
+@bp.operation(
+    "GET /v2/metrics/failures",
+    "Get the runs without success in a window, by reason",
+    role="read",
+    slow=True,
+    answer=FAILURES,
+    query=OverviewQuery,
+)
+def get_failures(query: dict[str, Any]) -> Response:
+    """Return the runs that ended without success since `from`, by deployment, status and error class.
+
+    A search for runs of a deployment with this `status`, `error` and `since` finds exactly these runs. `unrecorded` counts
+    the runs that no search finds: temporary runs, runs that were rolled back, and runs whose thread was deleted. Of a
+    deployment in `incomplete` only the 2000 newest runs are counted.
+    """
+    return jsonify(read(reading.failures, caller().organization_id, WINDOWS[query["window"]]))
 
 
 DEFAULT_DAYS = timedelta(days=30)

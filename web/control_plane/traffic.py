@@ -7,12 +7,13 @@ from uuid import UUID
 
 from flask import Response, jsonify
 
-from shared import assistants
+from shared import assistants, changes
 from shared.deployments import deployments, revision_events, traffic
 from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
 from shared.infra.postgres import Row, connection
+from web.control_plane.changes import record as record_change
 from web.control_plane.deployments import deployment_record
 from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
@@ -56,6 +57,13 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
         traffic.promote(conn, caller().organization_id, deployment_id, revision_id)
         assistants.reconfigure_defaults(conn, deployment_id, revision_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
+        record_change(
+            conn,
+            changes.TRAFFIC_PROMOTED,
+            row["name"],
+            deployment_id=deployment_id,
+            revision_number=row["active_revision_number"],
+        )
     forget(deployment_id)
     return jsonify(deployment_record(row))
 
@@ -70,8 +78,10 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
 def abort_split(deployment_id: UUID) -> Response:
     """End a split. Existing runs stay with the revision that they were created for. Repeating the request is safe."""
     with connection() as conn:
-        traffic.abort(conn, caller().organization_id, deployment_id)
+        was_split = traffic.abort(conn, caller().organization_id, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
+        if was_split:
+            record_change(conn, changes.TRAFFIC_ABORTED, row["name"], deployment_id=deployment_id)
     forget(deployment_id)
     if row["active_revision_id"] is not None:
         calls.announce(row["active_revision_id"], row["pool"])
@@ -104,6 +114,8 @@ def delete_preview(deployment_id: UUID, name: str) -> None:
     """Delete a preview and its address, and stop its builds. Existing runs continue, and its threads are kept."""
     with connection() as conn:
         transitions = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
+        record_change(conn, changes.PREVIEW_DELETED, row["name"], deployment_id=deployment_id, preview=name)
     forget(deployment_id)
     revision_events.announce(transitions)
 

@@ -1,16 +1,27 @@
-// The overview: what there is, how it does, what waits.
+// The overview: totals, deployments, failed runs by reason, pools, changes and charts.
 
-import { api, assert, scenario } from "./harness.mjs";
+import { api, assert, scenario, until } from "./harness.mjs";
 
-scenario("deployments, pools and figures are shown", async ({ page, open, deployments: { kitchen }, isNarrow, check }) => {
+const NO_INBOX = /status of 404/; // a service without an inbox refuses the request for the number of open questions
+const rowOf = (page, name) => page.getByRole("row").filter({ has: page.getByRole("link", { name, exact: true }) });
+const fail = async (name) => {
+  const { thread_id } = await api("POST", `/d/${name}/threads`, {});
+  await api("POST", `/d/${name}/threads/${thread_id}/runs/wait`, { assistant_id: "fails", input: {} });
+  return thread_id;
+};
+
+scenario("deployments, pools and figures are shown", async ({ page, open, deployments: { kitchen }, isNarrow, check, allow }) => {
+  allow(NO_INBOX);
   await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "echo", input: { text: "hello" } });
-  await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "fails", input: { text: "x" } }).catch(() => {});
+  await fail(kitchen);
   await open("/");
-  const row = page.getByRole("row").filter({ has: page.getByRole("link", { name: kitchen, exact: true }) });
+  const row = rowOf(page, kitchen);
   await row.getByText("READY").waitFor();
-  await row.getByRole("link", { name: /^[1-9]\d*$/ }).waitFor(); // how many failed
-  await page.getByRole("figure", { name: "Runs" }).getByText("in all").waitFor();
+  await row.getByRole("link", { name: /^[1-9]\d*$/ }).first().waitFor(); // the number of failed runs
+  await page.getByText("Runs ended").waitFor();
+  await page.getByRole("figure", { name: "Runs" }).getByText("in total").waitFor();
   await page.getByRole("region", { name: "Pools" }).getByText("default").waitFor();
+  await page.getByRole("region", { name: "Latest changes" }).getByText("v1 deployed").first().waitFor();
   await page.getByRole("figure", { name: "Runs" }).locator("canvas").waitFor();
   await check();
   await page.getByLabel("Window").selectOption("day");
@@ -18,28 +29,27 @@ scenario("deployments, pools and figures are shown", async ({ page, open, deploy
   assert.match(page.url(), /window=day/);
   await page.reload();
   await page.getByRole("heading", { name: "Last day" }).waitFor();
-  if (!isNarrow) assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page is wider than the window");
+  if (!isNarrow) assert.ok((await page.getByRole("region", { name: "Pools" }).boundingBox()).y < 700, "the pools are not on the first screen");
 });
 
-scenario("a deployment is opened, and the back button leads back", async ({ page, open, deployments: { kitchen } }) => {
+scenario("a deployment is opened, and the back button leads back", async ({ page, open, deployments: { kitchen }, allow }) => {
+  allow(NO_INBOX);
   await open("/?window=day");
-  await page.getByRole("link", { name: kitchen, exact: true }).click();
+  await rowOf(page, kitchen).getByText("READY", { exact: true }).waitFor();
+  await page.getByRole("link", { name: kitchen, exact: true }).first().click();
   await page.getByRole("heading", { name: kitchen, level: 1 }).waitFor();
+  await page.locator(".page-title").getByText("READY", { exact: true }).waitFor();
   await page.goBack();
   await page.getByRole("heading", { name: "Last day" }).waitFor();
 });
 
-scenario("the number of failures leads to all that failed in this time", async ({ page, open, deployments: { kitchen } }) => {
-  const failed = [];
-  for (let n = 0; n < 2; n++) {
-    const { thread_id } = await api("POST", `/d/${kitchen}/threads`, {});
-    await api("POST", `/d/${kitchen}/threads/${thread_id}/runs/wait`, { assistant_id: "fails", input: {} });
-    failed.push(thread_id);
-  }
+scenario("the number of failures leads to all that failed in this time", async ({ page, open, deployments: { kitchen }, allow }) => {
+  allow(NO_INBOX);
+  const failed = [await fail(kitchen), await fail(kitchen)];
   await open("/");
-  const row = page.getByRole("row").filter({ has: page.getByRole("link", { name: kitchen, exact: true }) });
-  await row.getByRole("link", { name: /^[1-9]\d*$/ }).click();
-  for (const id of failed) await page.getByTitle(id, { exact: true }).waitFor();
+  await rowOf(page, kitchen).getByRole("link", { name: /^[1-9]\d*$/ }).first().click();
+  for (const id of failed) await page.locator(`a[href*="${id}"]`).first().waitFor();
   const { searchParams } = new URL(page.url().replace("#/", ""));
   assert.equal(searchParams.get("status"), "failures");
   const age = Date.now() - Date.parse(searchParams.get("since"));
@@ -47,4 +57,33 @@ scenario("the number of failures leads to all that failed in this time", async (
   assert.ok(age > 0 && age < 2 * 3_600_000, searchParams.get("since"));
   const chosen = page.getByRole("combobox", { name: "Time", exact: true }).locator("option:checked");
   assert.match(await chosen.innerText(), /^Since /);
+});
+
+scenario("a reason leads to exactly its runs, and runs that left no record are named with their number", async ({ page, open, deployments: { kitchen }, allow }) => {
+  allow(NO_INBOX);
+  await fail(kitchen);
+  await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "fails", input: {} }); // stateless
+  await open("/");
+  const panel = page.getByRole("region", { name: "Failed runs by reason" });
+  await panel.getByText(/\d failed .*left no record/).waitFor();
+  const reason = panel.getByRole("listitem").filter({ hasText: "ValueError" }).filter({ hasText: kitchen });
+  const link = reason.getByRole("link");
+  const counted = Number((await reason.locator("b").innerText()).replace(",", ""));
+  const { searchParams } = new URL((await link.getAttribute("href")).slice(2), "http://page");
+  const filters = { status: [searchParams.get("status")], error: searchParams.get("error"), since: searchParams.get("since"), until: searchParams.get("until") };
+  const runs = await api("POST", `/d/${kitchen}/runs/search`, { ...filters, limit: 1000 });
+  assert.ok(runs.length >= counted && counted > 0, `${runs.length} of ${counted}`); // a run may end between the two requests
+  await link.click();
+  await page.getByText(new RegExp(`^${runs.length} runs?$`)).waitFor();
+});
+
+scenario("changes of keys are listed with the key that made them", async ({ page, open, unique, allow }) => {
+  allow(NO_INBOX);
+  const name = unique("robot");
+  const { id } = await api("POST", "/v2/keys", { name, role: "read" });
+  await open("/");
+  const changes = page.getByRole("region", { name: "Latest changes" });
+  await changes.getByText(`${name} key created, role read`).waitFor();
+  await api("DELETE", `/v2/keys/${id}`);
+  await until(async () => (await changes.getByText(`${name} key revoked by bootstrap`).count()) === 1, "the revoked key is not listed");
 });

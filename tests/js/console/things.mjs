@@ -199,8 +199,8 @@ scenario("a provider is described, changed and deleted; its secret is never show
   await button(page, "New provider").click();
   await dialog(page).getByLabel("Id", { exact: true }).fill(id);
   await dialog(page).getByLabel("Name").fill(id);
-  await dialog(page).getByLabel("Where users consent").fill(`${deployments.oauth}/authorize`);
-  await dialog(page).getByLabel("Where tokens are given").fill("ftp://nowhere");
+  await dialog(page).getByLabel("Authorization URL").fill(`${deployments.oauth}/authorize`);
+  await dialog(page).getByLabel("Token URL").fill("ftp://nowhere");
   await dialog(page).getByLabel("Client id").fill("us");
   await dialog(page).getByLabel("Client secret").fill("s3cret");
   await dialog(page).getByText(`/v2/auth/callback/${id}`).waitFor();
@@ -208,7 +208,7 @@ scenario("a provider is described, changed and deleted; its secret is never show
   it.allow(/status of 4/);
   await button(dialog(page), "Save").click();
   await dialog(page).getByRole("alert").first().waitFor();
-  await dialog(page).getByLabel("Where tokens are given").fill(`${deployments.oauth}/token`);
+  await dialog(page).getByLabel("Token URL").fill(`${deployments.oauth}/token`);
   await button(dialog(page), "Save").click();
   await row(page, id).waitFor();
   await button(page, `Change ${id}`).click();
@@ -231,7 +231,7 @@ scenario("an MCP server's provider is found, and its users' grants are listed an
   await dialog(page).getByLabel("Id", { exact: true }).fill(id);
   await dialog(page).getByLabel("Name").fill(id);
   await button(dialog(page), "Find and register").click();
-  await row(page, id).getByText("registered by itself").waitFor();
+  await row(page, id).getByText("registered dynamically").waitFor();
   await button(page, `Delete ${id}`).click();
   await button(dialog(page), "Delete").click();
   await page.getByRole("tab", { name: "Grants" }).click();
@@ -259,21 +259,21 @@ scenario("a key is made and shown once, changed and revoked", async (it) => {
   await button(page, "New key").click();
   await dialog(page).getByLabel("Name").fill(name);
   await dialog(page).getByLabel("Role").selectOption("read");
-  await dialog(page).getByLabel("Days until it ends").fill("3");
-  await dialog(page).getByLabel("Runs at once").fill("2");
+  await dialog(page).getByLabel("Lifetime in days").fill("3");
+  await dialog(page).getByLabel("Concurrent runs").fill("2");
   await check();
-  await button(dialog(page), "Make the key").click();
+  await button(dialog(page), "Create key").click();
   const secret = await dialog(page).locator("code").textContent();
   assert.equal((await api("GET", "/v2/me", undefined, { key: secret })).role, "read");
   await check();
-  await button(dialog(page), "I have kept it").click();
-  await row(page, name).getByText("2 runs at once").waitFor();
+  await button(dialog(page), "I have stored the key").click();
+  await row(page, name).getByText("2 concurrent runs").waitFor();
   await row(page, name).getByText("in 3 days").waitFor();
   await page.reload();
   await row(page, name).waitFor();
   assert.ok(!(await page.content()).includes(secret));
   await button(page, `Change ${name}`).click();
-  await dialog(page).getByLabel("Runs at once").fill("");
+  await dialog(page).getByLabel("Concurrent runs").fill("");
   await button(dialog(page), "Save").click();
   await row(page, name).getByText("none").waitFor();
   await button(page, `Revoke ${name}`).click();
@@ -288,10 +288,10 @@ scenario("an organization is made, acted in, and deleted once its name is typed"
   await button(page, "New organization").click();
   await dialog(page).getByLabel("Name").fill("not a name");
   it.allow(/status of 4/);
-  await button(dialog(page), "Make it").click();
+  await button(dialog(page), "Create").click();
   await dialog(page).getByRole("alert").first().waitFor();
   await dialog(page).getByLabel("Name").fill(name);
-  await button(dialog(page), "Make it").click();
+  await button(dialog(page), "Create").click();
   await row(page, name).waitFor();
   await button(page, `Act here: ${name}`).click();
   await row(page, name).getByText("(you act here)").waitFor();
@@ -349,7 +349,7 @@ scenario("a key that may only look is offered no change, and refused one", async
     assert.deepEqual(changes, [], path);
   }
   await page.goto(`${it.url}/#/keys`);
-  await heading(page, "Keys are for admins").waitFor();
+  await heading(page, "Only admins see the keys").waitFor();
   const refused = [
     ["POST", `/d/${deployments.shelf}/assistants`, { graph_id: "echo" }], ["PUT", `/d/${deployments.shelf}/store/items`, { namespace: ["a"], key: "k", value: {} }],
     ["PATCH", `/d/${deployments.shelf}/runs/crons/${deployments.fired}`, { enabled: false }], ["GET", "/v2/keys"], ["POST", "/v2/organizations", { name: "mine" }],

@@ -26,5 +26,5 @@ scenario("tokens are shown by what was asked, and taken along as CSV", async ({ 
 
 scenario("days without use say so", async ({ page, open }) => {
   await open("/usage?from=2001-01-01&until=2001-01-02");
-  await page.getByRole("heading", { name: "Nothing was used in these days" }).waitFor();
+  await page.getByRole("heading", { name: "No usage on these days" }).waitFor();
 });

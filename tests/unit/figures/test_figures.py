@@ -409,6 +409,68 @@ def test_a_series_has_a_point_for_each_step_and_adds_what_is_not_folded(deployme
     assert (empty["created"], empty["success"], empty["wait_p50"]) == (0, 0, None)
 
 
+def test_a_series_has_the_sums_of_the_whole_window(deployment: DeploymentRef) -> None:
+    for minutes, seconds in ((50, 1.0), (10, 1.0), (0, 64.0)):
+        append(deployment, AT_NOON - timedelta(minutes=minutes), duration_seconds=seconds, usage=USAGE)
+    append(deployment, AT_NOON - timedelta(hours=2), status="error")
+
+    total = series(deployment)["total"]
+
+    assert (total["created"], total["success"], total["error"], total["input_tokens"]) == (3, 3, 0, 33)
+    assert total["duration_p50"] == pytest.approx(1, rel=0.2)
+    assert total["duration_p95"] == pytest.approx(64, rel=0.2)
+    assert total["first_token_p95"] is None
+
+
+def failures(deployment: DeploymentRef) -> dict[str, Any]:
+    with connection() as conn:
+        return reading.failures(conn, deployment.organization_id, WINDOWS["hour"])
+
+
+def reasons(deployment: DeploymentRef) -> list[tuple[str, str | None, int]]:
+    return [(row["status"], row["error"], row["runs"]) for row in failures(deployment)["reasons"]]
+
+
+def test_failures_are_counted_by_status_and_error_class(deployment: DeploymentRef) -> None:
+    for error in ("ValueError", "ValueError", "Key\u0000Error"):
+        ended(claimed(deployment), RunStatus.ERROR, error={"error": error, "message": "no"})
+    ended(claimed(deployment), RunStatus.TIMEOUT)
+    ended(claimed(deployment))
+    ended(claimed(deployment), RunStatus.INTERRUPTED)
+
+    assert reasons(deployment) == [
+        ("error", "ValueError", 2),
+        ("error", "Key\ufffdError", 1),
+        ("interrupted", None, 1),
+        ("timeout", None, 1),
+    ]
+    assert failures(deployment)["unrecorded"] == []
+
+
+def test_failures_without_a_row_are_counted_apart(deployment: DeploymentRef) -> None:
+    ended(claimed(deployment), RunStatus.ERROR, error={"error": "ValueError", "message": "no"})
+    ended(claimed(deployment, temporary=True), RunStatus.ERROR, error={"error": "KeyError", "message": "no"})
+    fold()
+
+    assert reasons(deployment) == [("error", "ValueError", 1)]
+    assert failures(deployment)["unrecorded"] == [
+        {"deployment_id": deployment.id, "status": "error", "runs": 1}
+    ]
+
+
+def test_only_the_newest_of_very_many_failures_are_counted(
+    deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_FAILURES", 2)
+    for error in ("ValueError", "KeyError", "KeyError"):
+        ended(claimed(deployment), RunStatus.ERROR, error={"error": error, "message": "no"})
+
+    found = failures(deployment)
+
+    assert [(row["error"], row["runs"]) for row in found["reasons"]] == [("KeyError", 2)]
+    assert (found["unrecorded"], found["incomplete"]) == ([], [deployment.id])
+
+
 def test_longer_windows_have_hours(deployment: DeploymentRef) -> None:
     append(deployment, AT_NOON)
     fold()

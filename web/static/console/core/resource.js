@@ -1,10 +1,11 @@
-// What a component shows of the service: loaded when it appears, given up when it goes.
+// Hooks that load data of the service for a component. They cancel their requests when the component is removed.
 
 import { isAborted } from "./api.js";
 import { useEffect, useMemo, useRef, useState } from "./dom.js";
 
 /**
- * Load something, again whenever `deps` change, and every so many milliseconds while the tab is visible.
+ * Load data when the component appears and when `deps` change. With `every`, load again after so many milliseconds while the
+ * tab is visible. After an error the data stays, and the next successful request removes the error.
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} load
  * @param {any[]} deps
@@ -12,44 +13,44 @@ import { useEffect, useMemo, useRef, useState } from "./dom.js";
  * @returns {{data: T | undefined, error: any, loading: boolean, reload: () => void}}
  */
 export function useResource(load, deps = [], { every } = {}) {
-  const asked = useMemo(() => ({}), deps);
-  const [state, setState] = useState(/** @type {any} */ ({ asked }));
+  const request = useMemo(() => ({}), deps);
+  const [state, setState] = useState(/** @type {any} */ ({ request }));
   const [round, setRound] = useState(0);
   const newest = useRef(load);
   newest.current = load;
 
   useEffect(() => {
-    const leaving = new AbortController();
+    const controller = new AbortController();
     const show = (/** @type {any} */ change) =>
-      leaving.signal.aborted || setState((/** @type {any} */ before) => change(before.asked === asked ? before : { asked }));
-    const look = async () => {
+      controller.signal.aborted || setState((/** @type {any} */ before) => change(before.request === request ? before : { request }));
+    const refresh = async () => {
       try {
-        const data = await newest.current(leaving.signal);
-        show((/** @type {any} */ before) => (before.done && !before.error && isSame(before.data, data) ? before : { asked, data, done: true }));
+        const data = await newest.current(controller.signal);
+        show((/** @type {any} */ before) => (before.done && !before.error && isSame(before.data, data) ? before : { request, data, done: true }));
       } catch (error) {
         if (!isAborted(error)) show((/** @type {any} */ before) => ({ ...before, error, done: true }));
       }
     };
-    void look();
-    const stop = every ? repeat(look, every, leaving.signal) : () => {};
+    void refresh();
+    const stop = every ? repeat(refresh, every, controller.signal) : () => {};
     return () => {
-      leaving.abort();
+      controller.abort();
       stop();
     };
-  }, [asked, round, every]);
+  }, [request, round, every]);
 
   const reload = () => setRound((before) => before + 1);
-  if (state.asked !== asked) return { data: undefined, error: null, loading: true, reload };
+  if (state.request !== request) return { data: undefined, error: null, loading: true, reload };
   return { data: state.data, error: state.error ?? null, loading: !state.done, reload };
 }
 
-/** Do something again and again while the tab is visible, each time after the one before has ended. @param {() => Promise<void>} look @param {number} every @param {AbortSignal} signal */
-function repeat(look, every, signal) {
+/** Repeat a function while the tab is visible. Calls do not overlap. @param {() => Promise<void>} refresh @param {number} every @param {AbortSignal} signal */
+function repeat(refresh, every, signal) {
   let isBusy = false, at = Date.now();
   const tick = async () => {
     if (isBusy || document.hidden || Date.now() - at < every - 50) return;
     isBusy = true;
-    await look();
+    await refresh();
     at = Date.now();
     isBusy = false;
   };
@@ -58,37 +59,37 @@ function repeat(look, every, signal) {
   return () => clearInterval(timer);
 }
 
-/** What did not change is not drawn again. @param {any} one @param {any} other */
+/** Return whether two answers are equal, so that the component is not drawn again. @param {any} one @param {any} other */
 const isSame = (one, other) => one === other || JSON.stringify(one) === JSON.stringify(other);
 
 /**
- * Follow an async iterator: `data` are its newest items, shown once a frame.
+ * Follow an async iterator. `data` holds its newest items and is updated once per animation frame.
  * @template T
  * @param {(signal: AbortSignal) => AsyncIterable<T>} open
  * @param {any[]} deps
  * @param {{most?: number}} options
- * @returns {{data: T[], error: any, loading: boolean, reload: () => void}} `loading` until the iterator has ended
+ * @returns {{data: T[], error: any, loading: boolean, reload: () => void}} `loading`: until the iterator ends
  */
 export function useStream(open, deps = [], { most = 5000 } = {}) {
-  const asked = useMemo(() => ({}), deps);
-  const [state, setState] = useState(/** @type {any} */ ({ asked, data: [] }));
+  const request = useMemo(() => ({}), deps);
+  const [state, setState] = useState(/** @type {any} */ ({ request, data: [] }));
   const [round, setRound] = useState(0);
   const newest = useRef(open);
   newest.current = open;
 
   useEffect(() => {
-    const leaving = new AbortController();
+    const controller = new AbortController();
     /** @type {T[]} */
     const items = [];
     let frame = 0;
     const show = (/** @type {any} */ more = {}) => {
       cancelAnimationFrame(frame);
       frame = 0;
-      if (!leaving.signal.aborted) setState({ asked, data: items.slice(-most), ...more });
+      if (!controller.signal.aborted) setState({ request, data: items.slice(-most), ...more });
     };
     const follow = async () => {
       try {
-        for await (const item of newest.current(leaving.signal)) {
+        for await (const item of newest.current(controller.signal)) {
           items.push(item);
           if (items.length > 2 * most) items.splice(0, most);
           frame ||= requestAnimationFrame(() => show());
@@ -100,12 +101,12 @@ export function useStream(open, deps = [], { most = 5000 } = {}) {
     };
     void follow();
     return () => {
-      leaving.abort();
+      controller.abort();
       cancelAnimationFrame(frame);
     };
-  }, [asked, round]);
+  }, [request, round]);
 
   const reload = () => setRound((before) => before + 1);
-  if (state.asked !== asked) return { data: [], error: null, loading: true, reload };
+  if (state.request !== request) return { data: [], error: null, loading: true, reload };
   return { data: state.data, error: state.error ?? null, loading: !state.done, reload };
 }

@@ -10,7 +10,7 @@ import { DeploymentGraph } from "../parts/deployment_graph.js";
 import { DeploymentLog } from "../parts/deployment_log.js";
 import { DeploymentSettings } from "../parts/deployment_settings.js";
 import { Revisions } from "../parts/revisions.js";
-import { servedInWords } from "../parts/standing.js";
+import { servedInWords, statusesOf } from "../parts/standing.js";
 import { Snippets } from "../parts/snippets.js";
 import { Series } from "./overview.js";
 
@@ -40,9 +40,6 @@ export default function DeploymentPage({ params, query }) {
       <//>
     <//>`;
 }
-
-/** @param {any} record */
-const statusesOf = (record) => ({ status: record.status, serving: record.active_revision_number, newest: record.latest_revision_number, newestStatus: record.latest_revision_status });
 
 const CRUMBS = [{ label: "Overview", href: href("/") }];
 

@@ -1,4 +1,4 @@
-// The organization's API keys: made, changed and revoked. A new key is shown once, where it was made.
+// The organization's API keys: create, change and revoke. A new key is shown once, after its creation.
 
 import { control } from "../core/api.js";
 import { html, useEffect, useState } from "../core/dom.js";
@@ -13,14 +13,14 @@ const PAGE = 50;
 const ROLES = ["read", "run", "deploy", "admin", "operator"];
 /** @type {Record<string, string>} */
 const MAY = {
-  read: "May look at everything",
+  read: "May read everything",
   run: "May also use deployments: assistants, threads, runs",
   deploy: "May also change deployments, secrets and OAuth providers",
-  admin: "May also make and revoke keys",
-  operator: "May also see to the installation: organizations, workers",
+  admin: "May also create, change and revoke keys",
+  operator: "May also manage the installation: organizations, workers",
 };
 /** @type {Record<string, string>} */
-const LIMITS = { max_concurrent_runs: "Runs at once", max_tokens_per_day: "Tokens a day", max_run_tokens: "Tokens a run" };
+const LIMITS = { max_concurrent_runs: "Concurrent runs", max_tokens_per_day: "Tokens per day", max_run_tokens: "Tokens per run" };
 
 export const title = () => "API keys";
 
@@ -28,7 +28,7 @@ export const title = () => "API keys";
 export default function KeysPage({ query }) {
   if (!can("admin")) {
     return html`<${Page} title="API keys">
-      <${Empty} title="Keys are for admins" text="Your role is ${me.value?.role}. Somebody with the role admin makes, changes and revokes keys." />
+      <${Empty} title="Only admins see the keys" text="Your role is ${me.value?.role}. Creating, changing and revoking keys needs the role admin." />
     <//>`;
   }
   return html`<${Keys} offset=${Number(query.offset ?? 0)} isNew=${query.new === "1"} />`;
@@ -39,31 +39,31 @@ function Keys({ offset, isNew }) {
   const organization = me.value?.organization;
   const found = useResource((signal) => control("GET", "/v2/keys", { query: { limit: PAGE, offset }, signal }), [offset, organization?.id]);
   const [changed, setChanged] = useState(/** @type {any} */ (null));
-  const [isMaking, setMaking] = useState(false);
-  const [made, setMade] = useState(/** @type {any} */ (null));
+  const [isCreating, setCreating] = useState(false);
+  const [created, setCreated] = useState(/** @type {any} */ (null));
   const keys = found.data?.resources;
-  const make = html`<${Button} kind="primary" onClick=${() => setMaking(true)}>New key<//>`;
+  const newKey = html`<${Button} kind="primary" onClick=${() => setCreating(true)}>New key<//>`;
   useEffect(() => {
     if (!isNew) return;
-    setMaking(true);
+    setCreating(true);
     setQuery({ new: null });
   }, [isNew]);
   const show = (/** @type {any} */ key) => {
-    setMade(key);
+    setCreated(key);
     found.reload();
   };
   return html`
-    <${Page} title="API keys" actions=${make}>
-      <p class="quiet">Keys of the organization <b>${organization?.name}</b>. Of each only a hash is kept; ended ones are listed for 90 days.</p>
+    <${Page} title="API keys" actions=${newKey}>
+      <p class="quiet">Keys of the organization <b>${organization?.name}</b>. Only a hash of each key is stored. Expired and revoked keys stay in the list for 90 days.</p>
       <${ErrorBox} error=${found.error} retry=${found.reload} />
       ${!keys && !found.error && html`<${Loading} />`}
       ${keys && html`
         <${Table} label="API keys" rows=${keys} rowKey="id" columns=${columns(setChanged, found.reload)}
-          empty=${html`<${Empty} title="No keys yet" text="A key lets a program or a person use the API, as far as its role says." action=${make} />`} />
+          empty=${html`<${Empty} title="No keys yet" text="A program or a person calls the API with a key. The role of the key says what the caller may do." action=${newKey} />`} />
         <${Pager} offset=${offset} limit=${PAGE} count=${keys.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
-      ${isMaking && html`<${MakeKey} onClose=${() => setMaking(false)} onMade=${show} />`}
+      ${isCreating && html`<${CreateKey} onClose=${() => setCreating(false)} onCreated=${show} />`}
       ${changed && html`<${ChangeKey} it=${changed} onClose=${() => setChanged(null)} onDone=${found.reload} />`}
-      ${made && html`<${NewKey} made=${made} onClose=${() => setMade(null)} />`}
+      ${created && html`<${NewKey} created=${created} onClose=${() => setCreated(null)} />`}
     <//>`;
 }
 
@@ -74,7 +74,7 @@ const columns = (change, reload) => [
   { title: "Role", key: "role", cell: (/** @type {any} */ key) => html`<span title=${MAY[key.role]}>${key.role}</span>` },
   { title: "State", key: "state", cell: (/** @type {any} */ key) => html`<${State} of=${key} />` },
   { title: "Last used", key: "used", cell: (/** @type {any} */ key) => (key.last_used_at ? html`<${Ago} at=${key.last_used_at} />` : html`<span class="quiet">never</span>`) },
-  { title: "Made", key: "made", cell: (/** @type {any} */ key) => html`<${Ago} at=${key.created_at} />` },
+  { title: "Created", key: "created", cell: (/** @type {any} */ key) => html`<${Ago} at=${key.created_at} />` },
   { title: "Limits", key: "limits", cell: limitsOf },
   {
     title: "", key: "actions", align: /** @type {"right"} */ ("right"),
@@ -97,7 +97,7 @@ function stateOf(key) {
 function State({ of: key }) {
   const state = stateOf(key);
   const end = key.revoked_at ?? key.expires_at;
-  const word = state === "active" ? "ends " : "";
+  const word = state === "active" ? "expires " : "";
   return html`<${Pill} status=${state} />${end && html` <span class="quiet">${word}<${Ago} at=${end} /></span>`}`;
 }
 
@@ -109,7 +109,7 @@ function limitsOf(key) {
 
 /** @param {any} key @param {() => void} reload */
 async function revoke(key, reload) {
-  const warning = html`<p>Whoever uses it is refused within seconds, and streams it has open end. It cannot be had back.</p>
+  const warning = html`<p>Requests with this key are refused within seconds, and its open streams end. A revoked key cannot be restored.</p>
     ${isMine(key) && html`<p class="bad">This is the key you are signed in with.</p>`}`;
   if (!(await ask({ title: `Revoke the key ${text(key.name, 60)}?`, text: warning, action: "Revoke", kind: "danger" }))) return;
   await control("DELETE", `/v2/keys/${encodeURIComponent(key.id)}`);
@@ -117,24 +117,24 @@ async function revoke(key, reload) {
   reload();
 }
 
-/** @param {{onClose: () => void, onMade: (key: any) => void}} props */
-function MakeKey({ onClose, onMade }) {
+/** @param {{onClose: () => void, onCreated: (key: any) => void}} props */
+function CreateKey({ onClose, onCreated }) {
   const form = useForm({ name: "", role: "run", lifetime_days: "", max_concurrent_runs: "", max_tokens_per_day: "", max_run_tokens: "" });
   const values = /** @type {Record<string, string>} */ (form.values);
   const roles = ROLES.slice(0, ROLES.indexOf(me.value?.role ?? "read") + 1);
-  const make = async () => {
+  const create = async () => {
     const numbers = ["lifetime_days", ...Object.keys(LIMITS)].filter((name) => values[name]).map((name) => [name, Number(values[name])]);
-    onMade(await control("POST", "/v2/keys", { body: { name: values.name, role: values.role, ...Object.fromEntries(numbers) } }));
+    onCreated(await control("POST", "/v2/keys", { body: { name: values.name, role: values.role, ...Object.fromEntries(numbers) } }));
   };
   return html`
-    <${FormDialog} title="New key" label="Make the key" onClose=${onClose} onSubmit=${make}>
+    <${FormDialog} title="New key" label="Create key" onClose=${onClose} onSubmit=${create}>
       ${(/** @type {any} */ errorOf) => html`
-        <${TextField} label="Name" hint="Who or what uses it" error=${errorOf("name")} ...${form.bind("name")} required maxlength="255" autofocus />
+        <${TextField} label="Name" hint="The program or person that uses the key" error=${errorOf("name")} ...${form.bind("name")} required maxlength="255" autofocus />
         <${Field} label="Role" hint=${MAY[values.role]} error=${errorOf("role")}>
           <select value=${values.role} onChange=${(/** @type {any} */ event) => form.set({ role: event.currentTarget.value })}>
             ${roles.map((role) => html`<option key=${role} value=${role} selected=${role === values.role}>${role}</option>`)}
           </select><//>
-        <${TextField} type="number" min="1" max="3650" label="Days until it ends" hint="Empty: it does not end" error=${errorOf("lifetime_days")} ...${form.bind("lifetime_days")} />
+        <${TextField} type="number" min="1" max="3650" label="Lifetime in days" hint="Empty: the key does not expire" error=${errorOf("lifetime_days")} ...${form.bind("lifetime_days")} />
         <${LimitFields} form=${form} errorOf=${errorOf} />`}
     <//>`;
 }
@@ -142,7 +142,7 @@ function MakeKey({ onClose, onMade }) {
 /** @param {{form: any, errorOf: (name: string) => string | undefined}} props */
 function LimitFields({ form, errorOf }) {
   return Object.entries(LIMITS).map(([limit, label]) => html`
-    <${TextField} key=${limit} type="number" min="0" label=${label} hint="Empty: no limit of its own" error=${errorOf(limit)} ...${form.bind(limit)} />`);
+    <${TextField} key=${limit} type="number" min="0" label=${label} hint="Empty: no limit for this key" error=${errorOf(limit)} ...${form.bind(limit)} />`);
 }
 
 /** @param {{it: any, onClose: () => void, onDone: () => void}} props */
@@ -151,7 +151,7 @@ function ChangeKey({ it: key, onClose, onDone }) {
   const form = useForm(/** @type {Record<string, string>} */ ({ name: key.name, ...before }));
   const change = async () => {
     const limits = Object.keys(LIMITS).filter((limit) => form.values[limit] !== before[limit]);
-    const body = { name: form.values.name, ...Object.fromEntries(limits.map((limit) => [limit, Number(form.values[limit])])) }; // an emptied one is 0
+    const body = { name: form.values.name, ...Object.fromEntries(limits.map((limit) => [limit, Number(form.values[limit])])) }; // 0 removes a limit
     await control("PATCH", `/v2/keys/${encodeURIComponent(key.id)}`, { body });
     onDone();
   };
@@ -163,12 +163,12 @@ function ChangeKey({ it: key, onClose, onDone }) {
     <//>`;
 }
 
-/** @param {{made: any, onClose: () => void}} props */
-function NewKey({ made, onClose }) {
+/** @param {{created: any, onClose: () => void}} props */
+function NewKey({ created, onClose }) {
   return html`
-    <${Dialog} open=${true} title="The key ${text(made.name, 60)}" onClose=${onClose} actions=${html`<${Button} kind="primary" onClick=${onClose}>I have kept it<//>`}>
-      <p>Copy it now: it is not shown again.</p>
-      <p class="new-key"><code>${made.key}</code> <${Copy} text=${made.key} /></p>
-      ${made.expires_at && html`<p class="quiet">It ends at ${iso(made.expires_at)}.</p>`}
+    <${Dialog} open=${true} title="The key ${text(created.name, 60)}" onClose=${onClose} actions=${html`<${Button} kind="primary" onClick=${onClose}>I have stored the key<//>`}>
+      <p>Copy the key now. It is not shown again.</p>
+      <p class="new-key"><code>${created.key}</code> <${Copy} text=${created.key} /></p>
+      ${created.expires_at && html`<p class="quiet">The key expires at ${iso(created.expires_at)}.</p>`}
     <//>`;
 }

@@ -1,4 +1,4 @@
-// Organizations: who shares this installation. Operators make, rename and delete them, and act in any.
+// The organizations of this installation. Operators create, rename and delete them, and may act in any of them.
 
 import { control } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
@@ -9,7 +9,7 @@ import { FormDialog, TypedConfirm, useForm } from "../parts/form_dialog.js";
 import { Ago, Button, Empty, ErrorBox, Id, Loading, Page, Pager, Table, TextField, notify } from "../parts/index.js";
 
 const PAGE = 50;
-const DEFAULT = "default"; // an installation begins with it, and it stays
+const DEFAULT = "default"; // exists from the start and cannot be deleted
 
 export const title = () => "Organizations";
 
@@ -19,29 +19,29 @@ export default function OrganizationsPage({ query }) {
   const mine = me.value?.organization;
   const isOperator = can("operator");
   const found = useResource((signal) => control("GET", "/v2/organizations", { query: { limit: PAGE, offset }, signal }), [offset, mine?.id]);
-  const [asked, setAsked] = useState(/** @type {{what: "make" | "rename" | "delete", of?: any} | null} */ (null));
+  const [dialog, setDialog] = useState(/** @type {{what: "create" | "rename" | "delete", of?: any} | null} */ (null));
   const rows = found.data?.resources;
-  const close = () => setAsked(null);
+  const close = () => setDialog(null);
   const save = async (/** @type {string} */ name) => {
-    if (asked?.of) await control("PATCH", `/v2/organizations/${asked.of.id}`, { body: { name } });
+    if (dialog?.of) await control("PATCH", `/v2/organizations/${dialog.of.id}`, { body: { name } });
     else await control("POST", "/v2/organizations", { body: { name } });
     found.reload();
   };
   return html`
-    <${Page} title="Organizations" actions=${isOperator && html`<${Button} kind="primary" onClick=${() => setAsked({ what: "make" })}>New organization<//>`}>
-      <p class="quiet">You act in <b>${mine?.name}</b>: every page shows what it has. No organization sees what another has.</p>
+    <${Page} title="Organizations" actions=${isOperator && html`<${Button} kind="primary" onClick=${() => setDialog({ what: "create" })}>New organization<//>`}>
+      <p class="quiet">You act in <b>${mine?.name}</b>: all pages show its data. No organization can read the data of another one.</p>
       <${ErrorBox} error=${found.error} retry=${found.reload} />
       ${!rows && !found.error && html`<${Loading} />`}
       ${rows && html`
-        <${Table} label="Organizations" rows=${rows} rowKey="id" columns=${columns(isOperator, setAsked)} empty=${html`<${Empty} title="No organizations" />`} />
+        <${Table} label="Organizations" rows=${rows} rowKey="id" columns=${columns(isOperator, setDialog)} empty=${html`<${Empty} title="No organizations" />`} />
         <${Pager} offset=${offset} limit=${PAGE} count=${rows.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
-      ${asked?.what === "make" && html`<${NameDialog} title="New organization" label="Make it" hint="Its first key is made on the page of keys, once you act in it." onClose=${close} onSubmit=${save} />`}
-      ${asked?.what === "rename" && html`<${NameDialog} title="Rename ${asked.of.name}" label="Rename" name=${asked.of.name} onClose=${close} onSubmit=${save} />`}
-      ${asked?.what === "delete" && html`<${DeleteOrganization} it=${asked.of} onClose=${close} onDone=${found.reload} />`}
+      ${dialog?.what === "create" && html`<${NameDialog} title="New organization" label="Create" hint="To create its first key, act in the organization and open the page of keys." onClose=${close} onSubmit=${save} />`}
+      ${dialog?.what === "rename" && html`<${NameDialog} title="Rename ${dialog.of.name}" label="Rename" name=${dialog.of.name} onClose=${close} onSubmit=${save} />`}
+      ${dialog?.what === "delete" && html`<${DeleteOrganization} it=${dialog.of} onClose=${close} onDone=${found.reload} />`}
     <//>`;
 }
 
-/** @param {boolean} isOperator @param {(asked: any) => void} ask */
+/** @param {boolean} isOperator @param {(dialog: any) => void} ask */
 function columns(isOperator, ask) {
   const isHere = (/** @type {any} */ row) => row.id === me.value?.organization.id;
   const actions = (/** @type {any} */ row) => html`<span class="row-actions">
@@ -52,7 +52,7 @@ function columns(isOperator, ask) {
   return [
     { title: "Name", key: "name", cell: (/** @type {any} */ row) => html`<b>${row.name}</b>${isHere(row) && html` <span class="quiet">(you act here)</span>`}` },
     { title: "Id", key: "id", cell: (/** @type {any} */ row) => html`<${Id} value=${row.id} />` },
-    { title: "Made", key: "made", cell: (/** @type {any} */ row) => html`<${Ago} at=${row.created_at} />` },
+    { title: "Created", key: "created", cell: (/** @type {any} */ row) => html`<${Ago} at=${row.created_at} />` },
     { title: "", key: "actions", align: /** @type {"right"} */ ("right"), cell: actions, hidden: !isOperator },
   ];
 }
@@ -60,7 +60,7 @@ function columns(isOperator, ask) {
 /** @param {string} organization its id or name */
 function actIn(organization) {
   actFor(organization);
-  location.reload(); // what this page knows is of the other one
+  location.reload(); // the loaded data belongs to the other organization
 }
 
 /** @param {{title: string, label: string, name?: string, hint?: string, onClose: () => void, onSubmit: (name: string) => Promise<void>}} props */
@@ -82,6 +82,6 @@ function DeleteOrganization({ it, onClose, onDone }) {
   };
   return html`
     <${TypedConfirm} title="Delete ${it.name}?" name=${it.name} onClose=${onClose} onSubmit=${remove}>
-      <p>Its keys end and its deployments stop at once. Then all it has is removed: threads, runs, stores, secrets. Nothing can be had back.</p>
+      <p>Its keys and deployments stop at once. Then all its data is removed: threads, runs, stores, secrets. Nothing can be restored.</p>
     <//>`;
 }

@@ -1,4 +1,4 @@
-// OAuth providers, and the grants that users gave at them. Secrets and tokens are written and never shown.
+// OAuth providers and the grants of users. Secrets and tokens can be set, and are never shown.
 
 import { addressOf, control } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
@@ -33,17 +33,17 @@ export default function ProvidersPage({ query }) {
 
 /** @param {{providers: any[], reload: () => void}} props */
 function Providers({ providers, reload }) {
-  const [asked, setAsked] = useState(/** @type {{what: "make" | "discover" | "change", of?: any} | null} */ (null));
-  const close = () => setAsked(null);
-  const make = can("deploy") && html`
-    <${Button} kind="primary" onClick=${() => setAsked({ what: "make" })}>New provider<//>
-    <${Button} onClick=${() => setAsked({ what: "discover" })}>From an MCP server<//>`;
+  const [dialog, setDialog] = useState(/** @type {{what: "create" | "discover" | "change", of?: any} | null} */ (null));
+  const close = () => setDialog(null);
+  const create = can("deploy") && html`
+    <${Button} kind="primary" onClick=${() => setDialog({ what: "create" })}>New provider<//>
+    <${Button} onClick=${() => setDialog({ what: "discover" })}>From an MCP server<//>`;
   return html`
-    ${providers.length > 0 && html`<div class="actions">${make}</div>`}
-    <${Table} label="OAuth providers" rows=${providers} rowKey="id" columns=${columns((/** @type {any} */ it) => setAsked({ what: "change", of: it }), reload)}
-      empty=${html`<${Empty} title="No providers yet" text="An agent that reads its user's mail needs the user's consent at an OAuth provider. Describe the provider once, here." action=${make} />`} />
-    ${asked?.what === "discover" && html`<${Discover} onClose=${close} onDone=${reload} />`}
-    ${(asked?.what === "make" || asked?.what === "change") && html`<${ProviderForm} it=${asked.of} onClose=${close} onDone=${reload} />`}`;
+    ${providers.length > 0 && html`<div class="actions">${create}</div>`}
+    <${Table} label="OAuth providers" rows=${providers} rowKey="id" columns=${columns((/** @type {any} */ it) => setDialog({ what: "change", of: it }), reload)}
+      empty=${html`<${Empty} title="No providers yet" text="Agents that act for a user, for example read mail, need the user's consent at an OAuth provider. Register the provider here." action=${create} />`} />
+    ${dialog?.what === "discover" && html`<${Discover} onClose=${close} onDone=${reload} />`}
+    ${(dialog?.what === "create" || dialog?.what === "change") && html`<${ProviderForm} it=${dialog.of} onClose=${close} onDone=${reload} />`}`;
 }
 
 /** @param {(provider: any) => void} change @param {() => void} reload */
@@ -54,8 +54,8 @@ const columns = (change, reload) => [
     title: "Addresses", key: "addresses",
     cell: (/** @type {any} */ it) => html`<span class="stacked"><span title=${it.auth_url}>${text(it.auth_url, 60)}</span><span class="quiet" title=${it.token_url}>${text(it.token_url, 60)}</span></span>`,
   },
-  { title: "How", key: "how", cell: howOf },
-  { title: "Made", key: "made", cell: (/** @type {any} */ it) => html`<${Ago} at=${it.created_at} />` },
+  { title: "Authentication", key: "how", cell: howOf },
+  { title: "Created", key: "created", cell: (/** @type {any} */ it) => html`<${Ago} at=${it.created_at} />` },
   {
     title: "", key: "actions", align: RIGHT, hidden: !can("deploy"),
     cell: (/** @type {any} */ it) => html`<span class="row-actions">
@@ -66,13 +66,13 @@ const columns = (change, reload) => [
 
 /** @param {any} it */
 function howOf(it) {
-  const said = [it.uses_pkce && `PKCE ${it.code_challenge_method ?? ""}`, it.token_endpoint_auth_method, it.is_dynamic_client && "registered by itself"].filter(Boolean).join(", ");
+  const said = [it.uses_pkce && `PKCE ${it.code_challenge_method ?? ""}`, it.token_endpoint_auth_method, it.is_dynamic_client && "registered dynamically"].filter(Boolean).join(", ");
   return html`<span class="stacked"><span>${said}</span>${it.mcp_server_url && html`<span class="quiet" title=${it.mcp_server_url}>MCP ${text(it.mcp_server_url, 50)}</span>`}</span>`;
 }
 
 /** @param {any} it @param {() => void} reload */
 async function remove(it, reload) {
-  const warning = "Every token it gave goes with it: agents have to ask their users again.";
+  const warning = "All tokens of this provider are deleted. Agents have to ask their users for consent again.";
   if (!(await ask({ title: `Delete the provider ${text(it.name, 60)}?`, text: warning, action: "Delete", kind: "danger" }))) return;
   await control("DELETE", pathOf(it.provider_id));
   notify(`The provider ${text(it.name, 60)} was deleted.`);
@@ -82,10 +82,10 @@ async function remove(it, reload) {
 /** @param {string} providerId */
 const pathOf = (providerId) => `/v2/auth/providers/${encodeURIComponent(providerId)}`;
 
-/** What has to be registered at the provider. @param {{providerId: string}} props */
+/** The address that an operator registers at the provider. @param {{providerId: string}} props */
 function RedirectAddress({ providerId }) {
   const address = addressOf(`/v2/auth/callback/${encodeURIComponent(providerId || "ID")}`);
-  return html`<p>Register this at the provider as the redirect URI:</p><${Code} text=${address} label="Redirect URI" />`;
+  return html`<p>Register this redirect URI at the provider:</p><${Code} text=${address} label="Redirect URI" />`;
 }
 
 const NEW = {
@@ -109,16 +109,16 @@ function ProviderForm({ it, onClose, onDone }) {
   return html`
     <${FormDialog} title=${it ? `Change the provider ${text(it.name, 60)}` : "New provider"} onClose=${onClose} onSubmit=${save}>
       ${(/** @type {any} */ errorOf) => html`
-        ${!it && field("provider_id", "Id", { hint: "What agents call it, as acme", error: errorOf("provider_id"), maxlength: 255, autofocus: true })}
+        ${!it && field("provider_id", "Id", { hint: "The name by which agents refer to it, for example acme", error: errorOf("provider_id"), maxlength: 255, autofocus: true })}
         ${field("name", "Name", { error: errorOf("name"), maxlength: 255 })}
-        ${field("auth_url", "Where users consent", { type: "url", placeholder: "https://…/authorize", error: errorOf("auth_url") })}
-        ${field("token_url", "Where tokens are given", { type: "url", placeholder: "https://…/token", error: errorOf("token_url") })}
+        ${field("auth_url", "Authorization URL", { type: "url", placeholder: "https://…/authorize", error: errorOf("auth_url") })}
+        ${field("token_url", "Token URL", { type: "url", placeholder: "https://…/token", error: errorOf("token_url") })}
         ${field("client_id", "Client id", { error: errorOf("client_id") })}
         ${field("client_secret", "Client secret", {
           type: "password", required: false, autocomplete: "new-password", error: errorOf("client_secret"),
-          hint: it ? "It is kept encrypted and not shown. Empty: as it is" : "It is kept encrypted and not shown again. Empty for public clients",
+          hint: it ? "Stored encrypted. Empty: unchanged" : "Stored encrypted and not shown again. Empty for public clients",
         })}
-        <${Field} label="How the client shows who it is" error=${errorOf("token_endpoint_auth_method")}>
+        <${Field} label="Client authentication" error=${errorOf("token_endpoint_auth_method")}>
           <select value=${values.token_endpoint_auth_method} onChange=${(/** @type {any} */ event) => form.set(/** @type {any} */ ({ token_endpoint_auth_method: event.currentTarget.value }))}>
             ${AUTH_METHODS.map((method) => html`<option key=${method} value=${method} selected=${method === values.token_endpoint_auth_method}>${method}</option>`)}
           </select><//>
@@ -132,28 +132,28 @@ function Discover({ onClose, onDone }) {
   const form = useForm({ provider_id: "", name: "", mcp_server_url: "" });
   const discover = async () => {
     const found = await control("POST", "/v2/auth/providers/mcp-discover", { body: form.values });
-    notify(`Found ${found.auth_url}, and registered there.`);
+    notify(`Registered at ${found.auth_url}.`);
     onDone();
   };
   return html`
     <${FormDialog} title="Provider of an MCP server" label="Find and register" onClose=${onClose} onSubmit=${discover}>
       ${(/** @type {any} */ errorOf) => html`
-        <p class="quiet">The server is asked who protects it, and this service registers there as a client.</p>
+        <p class="quiet">The MCP server names its authorization server. This service registers there as a client.</p>
         <${TextField} label="Address of the MCP server" type="url" placeholder="https://…/mcp" error=${errorOf("mcp_server_url")} ...${form.bind("mcp_server_url")} required autofocus />
-        <${TextField} label="Id" hint="What agents call it" error=${errorOf("provider_id")} ...${form.bind("provider_id")} required maxlength="255" />
+        <${TextField} label="Id" hint="The name by which agents refer to it" error=${errorOf("provider_id")} ...${form.bind("provider_id")} required maxlength="255" />
         <${TextField} label="Name" error=${errorOf("name")} ...${form.bind("name")} required maxlength="255" />`}
     <//>`;
 }
 
 /** @param {{providers: any[], query: Record<string, string>, organization?: string}} props */
 function Grants({ providers, query, organization }) {
-  const wanted = { user_id: query.user, provider_id: query.provider };
-  const found = useResource((signal) => control("GET", "/v2/auth/tokens", { query: wanted, signal }), [query.user, query.provider, organization]);
+  const filters = { user_id: query.user, provider_id: query.provider };
+  const found = useResource((signal) => control("GET", "/v2/auth/tokens", { query: filters, signal }), [query.user, query.provider, organization]);
   const choices = [{ value: "", label: "Any provider" }, ...providers.map((it) => ({ value: it.provider_id, label: it.name }))];
   const isFiltered = Boolean(query.user || query.provider);
   const empty = isFiltered
-    ? html`<${Empty} title="No such grant" text="No user of this name has given consent there." action=${html`<${Button} onClick=${() => setQuery({ user: null, provider: null })}>Show all<//>`} />`
-    : html`<${Empty} title="No grants yet" text="A grant appears when a user consents at the address that an agent's run or POST /v2/auth/authenticate gives." />`;
+    ? html`<${Empty} title="No such grant" text="No user with this id has given consent to this provider." action=${html`<${Button} onClick=${() => setQuery({ user: null, provider: null })}>Show all<//>`} />`
+    : html`<${Empty} title="No grants yet" text="A grant appears when a user gives consent. Runs of agents, and POST /v2/auth/authenticate, return the address of the consent page." />`;
   return html`
     <div class="filters">
       <${Select} label="Provider" value=${query.provider ?? ""} options=${choices} onChange=${(/** @type {string} */ provider) => setQuery({ provider })} />
@@ -170,10 +170,10 @@ const grantColumns = (reload) => [
   { title: "User", key: "user", cell: (/** @type {any} */ grant) => html`<b title=${grant.user_id}>${text(grant.user_id, 50)}</b>` },
   { title: "Provider", key: "provider", cell: (/** @type {any} */ grant) => html`<code>${grant.provider_id}</code>${grant.provider_account_label && html` <span class="quiet">${text(grant.provider_account_label, 50)}</span>`}` },
   { title: "Agent", key: "agent", cell: (/** @type {any} */ grant) => (grant.agent_id ? text(grant.agent_id, 40) : html`<span class="quiet">any</span>`) },
-  { title: "May", key: "scopes", cell: (/** @type {any} */ grant) => html`<span title=${grant.scopes.join(" ")}>${text(grant.scopes.join(" "), 60) || html`<span class="quiet">not said</span>`}</span>` },
-  { title: "Token ends", key: "expires", cell: (/** @type {any} */ grant) => (grant.expires_at ? html`<${Ago} at=${grant.expires_at} />` : html`<span class="quiet">not said</span>`) },
-  { title: "Given", key: "given", cell: (/** @type {any} */ grant) => html`<${Ago} at=${grant.created_at} />` },
-  { title: "First", key: "default", cell: (/** @type {any} */ grant) => grant.is_default && html`<${Pill} status="default" title="Taken first" />` },
+  { title: "Scopes", key: "scopes", cell: (/** @type {any} */ grant) => html`<span title=${grant.scopes.join(" ")}>${text(grant.scopes.join(" "), 60) || html`<span class="quiet">unknown</span>`}</span>` },
+  { title: "Token expires", key: "expires", cell: (/** @type {any} */ grant) => (grant.expires_at ? html`<${Ago} at=${grant.expires_at} />` : html`<span class="quiet">unknown</span>`) },
+  { title: "Granted", key: "granted", cell: (/** @type {any} */ grant) => html`<${Ago} at=${grant.created_at} />` },
+  { title: "Default", key: "default", cell: (/** @type {any} */ grant) => grant.is_default && html`<${Pill} status="default" title="Used if a request names no other grant" />` },
   { title: "Id", key: "id", cell: (/** @type {any} */ grant) => html`<${Id} value=${grant.id} />` },
   {
     title: "", key: "actions", align: RIGHT, hidden: !can("run"),
@@ -183,7 +183,7 @@ const grantColumns = (reload) => [
 
 /** @param {any} grant @param {() => void} reload */
 async function revoke(grant, reload) {
-  const warning = html`<p>Agents that need it have to ask <b>${text(grant.user_id, 100)}</b> again.</p>`;
+  const warning = html`<p>Agents that need it have to ask <b>${text(grant.user_id, 100)}</b> for consent again.</p>`;
   if (!(await ask({ title: `Revoke the grant at ${grant.provider_id}?`, text: warning, action: "Revoke", kind: "danger" }))) return;
   await control("DELETE", `/v2/auth/tokens/${grant.id}`);
   notify("The grant was revoked.");
@@ -193,7 +193,7 @@ async function revoke(grant, reload) {
 /** @param {Record<string, string>} query @param {{data?: any, reload: () => void}} found */
 async function revokeAll(query, found) {
   const whose = query.user ? ` of ${text(query.user, 60)}` : " of all users";
-  if (!(await ask({ title: `Revoke the grants${whose} at ${query.provider}?`, text: "Agents that need them have to ask again.", action: "Revoke", kind: "danger" }))) return;
+  if (!(await ask({ title: `Revoke the grants${whose} at ${query.provider}?`, text: "Agents that need them have to ask for consent again.", action: "Revoke", kind: "danger" }))) return;
   const { message } = await control("DELETE", "/v2/auth/tokens", { query: { provider_id: query.provider, user_id: query.user } });
   notify(message);
   found.reload();

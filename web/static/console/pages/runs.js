@@ -49,7 +49,7 @@ export default function RunsPage({ params, query }) {
   const isWrong = Object.keys(errors).length > 0;
   const { data, error, loading, reload } = useResource(async (signal) => {
     if (isWrong) return null;
-    const answer = await deployment(name).respond("POST", "/runs/search", { body: { ...body, since: since(query.since), limit: LIMIT, offset }, signal });
+    const answer = await deployment(name).respond("POST", "/runs/search", { body: { ...body, since: since(query.since), ...(query.until && { until: query.until }), limit: LIMIT, offset }, signal });
     const total = answer.headers.get("x-pagination-total");
     return { runs: await answer.json(), total: total === null ? null : Number(total) };
   }, [name, JSON.stringify(query)], { every: LOOK_AGAIN_MS });

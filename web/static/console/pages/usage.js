@@ -6,6 +6,7 @@ import { NOTHING, count, money } from "../core/format.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { Button, Chart, Check, Empty, ErrorBox, Field, Loading, Page, Table } from "../parts/index.js";
+import { Tile } from "../parts/tiles.js";
 
 const DAY_MS = 86_400_000;
 const DAYS = 30, MOST_DAYS = 1000;
@@ -24,13 +25,13 @@ export default function UsagePage({ query }) {
   const error = table.error ?? days.error;
   return html`
     <${Page} title="Usage" actions=${html`<${Button} onClick=${() => download({ ...span, by: by.join(","), format: "csv" })}>Download as CSV<//>`}>
-      <div class="form-row">
+      <div class="form-row usage-filters">
         <${Field} label="From"><input type="date" value=${from} max=${until} onChange=${(/** @type {any} */ event) => setQuery({ from: event.currentTarget.value })} /><//>
         <${Field} label="Until"><input type="date" value=${until} min=${from} onChange=${(/** @type {any} */ event) => setQuery({ until: event.currentTarget.value })} /><//>
+        <fieldset><legend class="label">Rows by</legend>
+          ${DIMENSIONS.map((name) => html`<${Check} key=${name} label=${LABELS[name]} checked=${by.includes(name)} onChange=${(/** @type {boolean} */ isOn) => choose(name, isOn)} />`)}
+        </fieldset>
       </div>
-      <fieldset class="bar"><legend class="unseen">Rows by</legend>
-        ${DIMENSIONS.map((name) => html`<${Check} key=${name} label=${LABELS[name]} checked=${by.includes(name)} onChange=${(/** @type {boolean} */ isOn) => choose(name, isOn)} />`)}
-      </fieldset>
       <${ErrorBox} error=${error} retry=${table.reload} />
       ${days.rows && days.rows.length > 0 && html`<${Days} rows=${days.rows} from=${from} until=${until} />`}
       ${table.loading && html`<${Loading} />`}
@@ -44,7 +45,7 @@ export default function UsagePage({ query }) {
   }
 }
 
-const NONE = html`<${Empty} title="Nothing was used in these days" text="Tokens are counted from what models say of their answers, once a run has ended." />`;
+const NONE = html`<${Empty} title="No usage on these days" text="Tokens are counted when a run ends, as the models report them." />`;
 
 /** @param {Record<string, string>} query */
 function useUsage(query) {
@@ -58,11 +59,19 @@ function Days({ rows, from, until }) {
   const days = Array.from({ length: Math.min(MOST_DAYS, (Date.parse(until) - Date.parse(from)) / DAY_MS + 1) }, (_, at) => dayOf(Date.parse(from) + at * DAY_MS));
   const of = (/** @type {string} */ name) => days.map((day) => [day, known.get(day)?.[name] ?? 0]);
   const hasCost = rows.some((row) => row.cost !== null);
-  return html`<div class="columns">
-    <${Chart} label="Tokens a day" kind="bars" series=${[{ label: "input", points: of("input_tokens") }, { label: "output", points: of("output_tokens") }]} />
-    <${Chart} label="Runs a day" kind="bars" series=${[{ label: "runs", points: of("runs") }]} />
-    ${hasCost && html`<${Chart} label="Cost a day" kind="bars" format=${money} series=${[{ label: "cost", points: of("cost") }]} />`}
-  </div><br />`;
+  const sum = (/** @type {string} */ name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
+  return html`
+  <div class="tiles plain">
+    <${Tile} label="Runs" value=${count(sum("runs"))} note=${`in ${count(days.length)} ${days.length === 1 ? "day" : "days"}`} />
+    <${Tile} label="Input tokens" value=${count(sum("input_tokens"))} />
+    <${Tile} label="Output tokens" value=${count(sum("output_tokens"))} />
+    ${hasCost && html`<${Tile} label="Cost" value=${money(sum("cost"))} note=${rows.some((row) => row.cost === null) && "without models that have no price"} />`}
+  </div>
+  <div class=${hasCost ? "charts" : "charts even"}>
+    <${Chart} label="Tokens per day" kind="bars" series=${[{ label: "input", points: of("input_tokens") }, { label: "output", points: of("output_tokens") }]} />
+    <${Chart} label="Runs per day" kind="bars" series=${[{ label: "runs", points: of("runs") }]} />
+    ${hasCost && html`<${Chart} label="Cost per day" kind="bars" format=${money} series=${[{ label: "cost", points: of("cost") }]} />`}
+  </div>`;
 }
 
 /** @param {readonly (typeof DIMENSIONS[number])[]} by @returns {import("../parts/table.js").Column[]} */
@@ -82,7 +91,7 @@ const CELLS = {
   day: (row) => row.day,
   deployment: (row) => (row.deployment ? html`<a href=${href(["deployments", row.deployment_id])}>${row.deployment}</a>` : html`<span class="quiet">deleted</span>`),
   model: (row) => row.model ?? NOTHING,
-  key: (row) => row.key ?? row.key_id ?? html`<span class="quiet">none: schedules and users</span>`,
+  key: (row) => row.key ?? row.key_id ?? html`<span class="quiet">none (crons, users)</span>`,
 };
 
 /** @param {string} name */
@@ -91,7 +100,7 @@ const idOf = (name) => ({ deployment: "deployment_id", key: "key_id" })[name] ??
 /** @param {number} time */
 const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
 
-/** A file that the browser keeps; the key goes as a header, so that no address holds it. @param {Record<string, string>} query */
+/** Save a CSV file. A link cannot send the key as a header, and an address must not contain it. @param {Record<string, string>} query */
 async function download(query) {
   const text = await control("GET", "/v2/usage", { query });
   const link = document.createElement("a");

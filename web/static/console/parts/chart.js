@@ -1,14 +1,14 @@
-// Figures over time, drawn by uPlot, which is loaded with the first chart.
+// A chart of figures over time. The first chart loads the library uPlot, which draws it.
 
 import { html, useEffect, useRef, useState } from "../core/dom.js";
 import { NOTHING, count } from "../core/format.js";
 
-const DAY = 86_400; // seconds
+const HOUR = 3_600, DAY = 86_400; // seconds
 const DAY_LENGTH = "2026-01-31".length;
 
 /**
  * @typedef {{label: string, points: [string | number, number | null][], format?: (value: number | null) => string, color?: string}} Series
- *   `color` names a custom property of the styles: "series-1" … "series-6", "good", "bad", "warn"
+ *   `color`: name of a custom property in base.css: "series-1" … "series-6", "good", "bad" or "warn"
  * @param {{series: Series[], kind?: "line" | "bars" | "area", height?: number, label?: string, format?: (value: number | null) => string}} props
  */
 export function Chart({ series, kind = "line", height = 160, label = "Chart", format = count }) {
@@ -25,15 +25,15 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
   const current = () => /** @type {any} */ (drawnData(newest.current, kind));
 
   useEffect(() => {
-    let isThere = true;
+    let isMounted = true;
     void import("../../vendor/uplot.js").then(({ default: Plot }) => {
-      if (!isThere || !box.current) return;
+      if (!isMounted || !box.current) return;
       plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, isByDay, onCursor: setAt }), current(), box.current);
     }).catch(() => setBroken(true));
     const resized = new ResizeObserver(() => plot.current?.setSize({ width: box.current?.clientWidth ?? 300, height }));
     if (box.current) resized.observe(box.current);
     return () => {
-      isThere = false;
+      isMounted = false;
       resized.disconnect();
       plot.current?.destroy();
       plot.current = null;
@@ -46,9 +46,9 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
     <figure class="chart" aria-label=${label}>
       <figcaption><span class="chart-label">${label}</span>${series.map((one, index) => html`
         <span key=${one.label} class="chart-key"><i class=${`swatch ${colorOf(one, index)}`}></i>${one.label} <b>${(one.format ?? format)(legend.values[index])}</b></span>`)}
-        <span class="chart-key">${legend.at === null ? legend.isSum && "in all" : `at ${timeText(legend.at, isByDay ? DAY : 0, isByDay)}`}</span>
+        <span class="chart-key">${legend.at === null ? legend.isSum && "in total" : `at ${timeText(legend.at, isByDay ? DAY : 0, isByDay)}`}</span>
       </figcaption>
-      ${isBroken && html`<p class="quiet">This browser cannot draw it.</p>`}
+      ${isBroken && html`<p class="quiet">The chart could not be drawn in this browser.</p>`}
       <div ref=${box} class="chart-box" aria-hidden="true" style=${{ height: `${height}px` }}></div>
     </figure>`;
 }
@@ -57,8 +57,8 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
 const colorOf = (one, index) => one.color ?? `series-${(index % 6) + 1}`;
 
 /**
- * The values beside the series' names: those under the cursor; without one the sums of bars, and of lines the values of the
- * newest point that has any, for sums of percentiles mean nothing. `at` is the time of these values, null for sums.
+ * Return the values for the legend: those under the cursor. Without a cursor, bars have their sums, and lines have the values
+ * of the newest point with a value, because a sum of percentiles has no meaning. `at` is the time of the values, null for sums.
  * @param {any[]} data
  * @param {string} kind
  * @param {number | null} cursor
@@ -70,20 +70,20 @@ export function legendOf([times, ...columns], kind, cursor) {
   return { values: columns.map((values) => values[place] ?? null), at: times[place] ?? null, isSum: false };
 }
 
-/** Null where nothing is known. @param {(number | null)[]} values @returns {number | null} */
+/** Return the sum of the known values, or null if there is none. @param {(number | null)[]} values @returns {number | null} */
 const sumOf = (values) => values.reduce((sum, value) => (value === null ? sum : (sum ?? 0) + value), null);
 
-/** Whether a time is a day without a time, as the service has days: in UTC. @param {string | number} at */
+/** Return whether a time is a date without a time of day. Dates are in UTC. @param {string | number} at */
 const isDay = (at) => typeof at === "string" && at.length === DAY_LENGTH;
 
-/** As they are drawn: bars stand on each other, the first at the back. @param {any[]} data @param {string} kind */
+/** Return the values to draw. Bars are stacked: the first series is drawn first, with the sum of all. @param {any[]} data @param {string} kind */
 function drawnData([times, ...values], kind) {
   if (kind !== "bars") return [times, ...values];
   const stacked = values.map((_, at) => times.map((/** @type {number} */ _time, /** @type {number} */ index) => values.slice(at).reduce((sum, one) => sum + (one[index] ?? 0), 0)));
   return [times, ...stacked];
 }
 
-/** The series as uPlot takes them: times in seconds, then each one's values. @param {Series[]} series @returns {any} */
+/** Return the series in uPlot's format: times in seconds, then the values of each series. @param {Series[]} series @returns {any} */
 function columns(series) {
   const times = [...new Set(series.flatMap((one) => one.points.map(([at]) => seconds(at))))].sort((one, other) => one - other);
   const values = series.map((one) => {
@@ -106,12 +106,20 @@ function options(Plot, box, { series, kind, height, format, isByDay, onCursor })
     ...(isByDay && { tzDate: (/** @type {number} */ at) => Plot.tzDate(new Date(at * 1000), "Etc/UTC") }),
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
-    padding: [8, 8, 0, 0],
-    scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+    padding: [8, 20, 0, 0],
+    scales: { ...(kind === "bars" && { x: { range: withRoomForBars } }), y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [{ ...axis, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ splits, /** @type {any} */ __, /** @type {any} */ ___, /** @type {number} */ step) => splits.map((at) => timeText(at, step, isByDay)) }, { ...axis, size: 68, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
     series: [{}, ...series.map((/** @type {Series} */ one, /** @type {number} */ index) => drawn(Plot, one, kind, color(colorOf(one, index))))],
     hooks: { setCursor: [(/** @type {any} */ self) => onCursor(self.cursor.idx ?? null)] },
   };
+}
+
+/** The range of times with half a step on both sides, so that the first and last bar are not cut. @param {any} plot @param {number | null} first @param {number | null} last */
+function withRoomForBars(plot, first, last) {
+  const times = plot.data[0];
+  if (first === null || last === null || times.length < 2) return [(first ?? 0) - HOUR / 2, (last ?? 0) + HOUR / 2];
+  const half = (times[1] - times[0]) / 2;
+  return [first - half, last + half];
 }
 
 /** @param {any} Plot @param {Series} one @param {string} kind @param {string} stroke */
@@ -121,41 +129,41 @@ function drawn(Plot, one, kind, stroke) {
   return { label: one.label, stroke, fill, width: 1.5, spanGaps: false, points: { show: true, size: 4, width: 0, fill: stroke, filter: alone } };
 }
 
-/** Values with none before and after: no line would show them. @param {any} plot @param {number} series */
+/** Return the values without neighbours, which are drawn as points because no line shows them. @param {any} plot @param {number} series */
 function alone(plot, series) {
   const values = plot.data[series];
   return values.flatMap((/** @type {number | null} */ value, /** @type {number} */ at) => (value !== null && values[at - 1] == null && values[at + 1] == null ? [at] : []));
 }
 
-/** @param {number} at in seconds @param {number} step between two of them @param {boolean} isByDay */
+/** @param {number} at seconds @param {number} step seconds between two ticks @param {boolean} isByDay */
 function timeText(at, step, isByDay) {
   const time = new Date(at * 1000);
   if (step >= DAY || isByDay) return time.toLocaleDateString("en", { month: "short", day: "numeric", ...(isByDay && { timeZone: "UTC" }) });
   return `${String(time.getHours()).padStart(2, "0")}:${String(time.getMinutes()).padStart(2, "0")}`;
 }
 
-/** What a custom property of a colour comes to in the current theme. @param {HTMLElement} box @param {string} name */
+/** Return the colour of a custom property in the current theme. @param {HTMLElement} box @param {string} name */
 function colorFrom(box, name) {
   const probe = document.createElement("span");
   probe.style.color = `var(--${name})`;
   box.append(probe);
-  const found = getComputedStyle(probe).color;
+  const color = getComputedStyle(probe).color;
   probe.remove();
-  return found;
+  return color;
 }
 
-/** Changes when colours do. */
+/** Return a text that differs between themes. */
 function useTheme() {
   const [theme, setTheme] = useState(currentTheme);
   useEffect(() => {
     const dark = matchMedia("(prefers-color-scheme: dark)");
-    const look = () => setTheme(currentTheme());
-    const watch = new MutationObserver(look);
-    watch.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    dark.addEventListener("change", look);
+    const update = () => setTheme(currentTheme());
+    const observer = new MutationObserver(update);
+    observer.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    dark.addEventListener("change", update);
     return () => {
-      watch.disconnect();
-      dark.removeEventListener("change", look);
+      observer.disconnect();
+      dark.removeEventListener("change", update);
     };
   }, []);
   return theme;

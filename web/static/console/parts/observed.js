@@ -1,4 +1,4 @@
-// Beside the conversation: the drawing of the graph as it works, its steps, and the state it has come to.
+// The panel beside the conversation: the graph with its active nodes, the steps of the run, and the state of the thread.
 
 import { html, useState } from "../core/dom.js";
 import { href } from "../core/router.js";
@@ -11,7 +11,7 @@ export function Observed({ name, assistantId, threadId, view }) {
   const [tab, setTab] = useState("steps");
   return html`<section class="play-side" aria-label="Graph">
     <${LitGraph} name=${name} assistantId=${assistantId} view=${view} />
-    <${Tabs} label="What the run did" current=${tab} onChange=${setTab} tabs=${[{ id: "steps", label: "Steps" }, { id: "state", label: "State" }]}>
+    <${Tabs} label="Details of the run" current=${tab} onChange=${setTab} tabs=${[{ id: "steps", label: "Steps" }, { id: "state", label: "State" }]}>
       ${tab === "steps" ? html`<${StepsOf} name=${name} threadId=${threadId} view=${view} />` : html`<${StateOf} view=${view} />`}
     <//>
   </section>`;
@@ -30,20 +30,20 @@ function StepsOf({ name, threadId, view }) {
   const items = view.items.value;
   const link = threadId && html`<a href=${href(["d", name, "threads", threadId])}>All steps of the thread</a>`;
   const runLink = threadId && view.runId.value && html`<a href=${href(["d", name, "runs", threadId, view.runId.value])}>This run</a>`;
-  if (!items.length) return html`<${Empty} title=${hasState(view) ? "No steps are kept" : "No steps yet"} text="What the nodes do appears here while a run works, and for some minutes after its end." action=${link} />`;
+  if (!items.length) return html`<${Empty} title=${hasState(view) ? "No steps are stored" : "No steps yet"} text="Steps of the nodes appear here while a run is in progress, and for some minutes after its end." action=${link} />`;
   return html`
-    ${view.attempt.value > 1 && html`<p class="hint">Attempt ${view.attempt.value}: an earlier one was lost, and this one went on from its last checkpoint.</p>`}
-    ${view.dropped.value > 0 && html`<p class="hint">${view.dropped.value} earlier steps are no longer shown here.</p>`}
+    ${view.attempt.value > 1 && html`<p class="hint">Attempt ${view.attempt.value}: an earlier attempt was lost. This one continues from its last checkpoint.</p>`}
+    ${view.dropped.value > 0 && html`<p class="hint">${view.dropped.value} earlier steps are not shown.</p>`}
     <${Steps} items=${items} phase=${view.phase} />
     <p class="play-links">${runLink} ${link}</p>`;
 }
 
-/** Whether a run has written anything. @param {import("./run_view.js").RunView} view */
+/** Return whether the thread has values. @param {import("./run_view.js").RunView} view */
 const hasState = (view) => Object.keys(view.values.value ?? {}).length > 0;
 
 /** @param {{view: import("./run_view.js").RunView}} props */
 function StateOf({ view }) {
   const values = view.values.value;
-  if (!hasState(view)) return html`<${Empty} title="No state yet" text="The thread's values appear here once a run has begun." />`;
+  if (!hasState(view)) return html`<${Empty} title="No state yet" text="The values of the thread appear here when a run has started." />`;
   return html`<${Json} value=${values} collapsed=${2} label="State" />`;
 }

@@ -1,8 +1,8 @@
-// How a deployment stands: whether it serves, and what became of its newest revision.
+// The status of a deployment in words: whether it serves, and how its newest revision ended.
 
 /**
- * The statuses to show of a deployment: its own, and its newest revision's where another one serves. While none serves, its
- * newest revision's alone: READY means that the deployment exists.
+ * The statuses to show for a deployment: its status, and that of its newest revision if another revision serves. If none
+ * serves, only the status of the newest revision is shown, because READY means no more than that the deployment exists.
  * @param {{status: string, serving: number | null, newest: number | null, newestStatus: string | null}} deployment
  * @returns {{status: string, title?: string}[]}
  */
@@ -13,6 +13,12 @@ export function standingOf({ status, serving, newest, newestStatus }) {
   if (serving !== null || isLeaving || !isNewer) return [{ status }, ...ofNewest];
   return ofNewest;
 }
+
+/**
+ * The props of `Standing` for a deployment's record. Every page that shows a status uses it, so that all pages agree.
+ * @param {{status: string, active_revision_number: number | null, latest_revision_number: number | null, latest_revision_status: string | null}} record
+ */
+export const statusesOf = (record) => ({ status: record.status, serving: record.active_revision_number, newest: record.latest_revision_number, newestStatus: record.latest_revision_status });
 
 /**
  * The revisions that get new runs.

@@ -1,0 +1,65 @@
+"""Changes of the organization: who deployed, moved traffic, or created, changed and revoked keys, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from flask import Response
+from sqlalchemy import Connection
+
+from shared import changes
+from shared.access import api_keys
+from shared.infra.postgres import connection
+from web.gate.context import caller
+from web.http.responses import resource_page, resource_page_schema
+from web.schemas import fields
+from web.schemas.operations import RouteGroup
+
+bp = RouteGroup("changes", section="Figures")
+
+MAX_PAGE = 100
+
+
+class ChangeSearch(fields.Schema):
+    deployment_id = fields.UuidField()
+    limit = fields.QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
+    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+
+
+@bp.operation(
+    "GET /v2/changes",
+    "List changes of deployments, traffic and keys, newest first",
+    role="read",
+    answer=resource_page_schema(changes.RECORD.schema),
+    query=ChangeSearch,
+)
+def list_changes(query: dict[str, Any]) -> Response:
+    """List what changed and which key made the change. A change stays in the list for 90 days.
+
+    `revision.deployed` and `revision.failed` are recorded when a build ends, with the key that requested it.
+    """
+    with connection() as conn:
+        rows = changes.newest(conn, caller().organization_id, **query)
+    return resource_page([changes.RECORD.show(row) for row in rows], offset=query["offset"])
+
+
+def caller_key(conn: Connection) -> dict[str, str]:
+    """Return the id and name of the caller's key. Records keep both, since a key is deleted some time after its end."""
+    key_id = caller().key_id
+    return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
+
+
+def record(
+    conn: Connection, kind: str, subject: str, *, deployment_id: UUID | None = None, **detail: Any
+) -> None:
+    """Record a change by the caller, in the transaction that makes it."""
+    changes.add(
+        conn,
+        caller().organization_id,
+        kind,
+        subject,
+        by=caller_key(conn),
+        deployment_id=deployment_id,
+        **detail,
+    )
