@@ -38,6 +38,7 @@ PRIVATE_AUTHORITY = (
 # Advice for a 404, by a part of the request's path: the command that lists existing objects.
 LISTS = {
     "/v2/deployments": "`runyard list` shows the deployments there are.",
+    "/v2/inbox": "`runyard inbox list` shows the open questions.",
     "/v2/keys": "`runyard keys list` shows the keys there are.",
     "/v2/organizations": "`runyard orgs list` shows those there are.",
     "/runs/": "`runyard runs list` shows the newest.",

@@ -64,6 +64,7 @@ NameOrPreview = Annotated[
 ]
 RequiredName = Annotated[str, _name_argument(f"{NAME_FORMS}.")]
 NameOrConsole = Annotated[str | None, _name_argument(f"{NAME_FORMS}. Default: the console's first page.")]
+NameOrAll = Annotated[str | None, _name_argument(f"{NAME_FORMS}. Default: all deployments.")]
 NameOption = Annotated[str | None, typer.Option("--name", "-n", hidden=True)]  # for older scripts
 
 Wide = Annotated[

@@ -1,1 +1,1 @@
-"""Commands for runs and threads: start a run and print its stream; list, show, cancel, retry and delete."""
+"""Commands for runs, threads and the inbox: start a run and print its stream; list, show, cancel, retry, delete, answer."""

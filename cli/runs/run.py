@@ -131,12 +131,12 @@ def _body(text: str | None, resume: str | None, thread: str | None) -> dict[str,
         if text is not None:
             raise BadUsage("A run either begins with INPUT or goes on with --resume.")
         # Without `strict_resume`, an answer on a thread without a question would start a run that does nothing.
-        return {"command": {"resume": _json_or(resume, lambda text: text)}, "strict_resume": True}
+        return {"command": {"resume": json_or(resume, lambda text: text)}, "strict_resume": True}
     if text == "-":
         text = sys.stdin.read().strip()
     if not text:
         raise BadUsage('Say what to run it with: `runyard run NAME "Hello!"`, or JSON, or - for stdin.')
-    value = _json_or(text, _message)
+    value = json_or(text, _message)
     return {"input": value if isinstance(value, dict) else _message(text)}
 
 
@@ -155,7 +155,7 @@ def _lacks_field(client: Any, assistant: str, body: dict[str, Any], error: str |
     return False
 
 
-def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
+def json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
     """Parse a text as JSON, else return `otherwise(text)`.
 
     Raises BadUsage for invalid JSON that begins with `{` or `[`: it is a typing mistake, not a message.

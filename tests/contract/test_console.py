@@ -55,10 +55,10 @@ def test_links_that_deploys_print_lead_to_it(control: ControlPlane, anonymous: F
 
 
 def test_its_files_are_ours_wherever_it_is_mounted(anonymous: FlaskClient) -> None:
-    for address in ("/", "/o/"):
+    for address, script in (("/", "main.js"), ("/o/", "main.js"), ("/o/answer", "answer.js")):
         page = anonymous.get(address, headers=BROWSER).text
         files = re.findall(r'(?:src|href)="([^":]+)"', page)
-        assert any(file.endswith("/main.js") for file in files), address
+        assert any(file.endswith(f"/{script}") for file in files), address
         for file in files:
             answer = anonymous.get(urljoin(address, file))
             assert answer.status_code == 200, file
@@ -69,8 +69,9 @@ def test_its_files_are_ours_wherever_it_is_mounted(anonymous: FlaskClient) -> No
     assert (older.status_code, older.headers["Cache-Control"]) == (200, "no-cache")
 
 
-def test_nothing_else_may_run_or_load_in_it(anonymous: FlaskClient) -> None:
-    page = anonymous.get("/", headers=BROWSER)
+@pytest.mark.parametrize("address", ["/", "/o/answer"])
+def test_nothing_else_may_run_or_load_in_it(anonymous: FlaskClient, address: str) -> None:
+    page = anonymous.get(address, headers=BROWSER)
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "require-trusted-types-for 'script'" in policy
@@ -79,12 +80,19 @@ def test_nothing_else_may_run_or_load_in_it(anonymous: FlaskClient) -> None:
     assert not re.findall(r"<script(?![^>]* src=)|<style| style=| on\w+=", page.text)
 
 
+def test_the_page_for_one_answer_loads_nothing_that_knows_a_key(anonymous: FlaskClient) -> None:
+    scripts = re.findall(r'href="[^"]+/console/([^"]+\.js)"', anonymous.get("/o/answer").text)
+    assert "parts/question.js" in scripts
+    assert not {"core/session.js", "core/api.js", "main.js"} & set(scripts)
+
+
 def test_every_page_of_the_service_is_closed_to_frames_and_to_foreign_scripts(
     anonymous: FlaskClient, subtests: pytest.Subtests
 ) -> None:
     rows: list[Any] = [
         ("/", 200),
         ("/o/", 200),
+        ("/o/answer", 200),
         ("/api-host/", 200),
         ("/docs", 200),
         ("/d/chat/docs", 200),

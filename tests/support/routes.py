@@ -59,6 +59,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/docs"): Call("open"),
     ("GET", "/d/<deployment>/openapi.json"): Call("open"),
     ("GET", "/o/"): Call("open"),
+    ("GET", "/o/answer"): Call("open"),
     ("GET", "/o/static/<version>/<path:name>"): Call("open"),
     ("GET", "/o/guide/"): Call("open"),
     ("GET", "/o/guide/<path:name>"): Call("open"),

@@ -34,15 +34,16 @@ POLICY = (
 # `same-origin` works in every browser, and against every page of another origin. Under `runyard dev`, pages of the
 # project's app share the console's origin; only the newer value works against them.
 OPENER_POLICY, OPENER_POLICY_OF_DEV = "same-origin", "noopener-allow-popups"
-SHELL = "console/index.html"
+SHELL, MAIN = "console/index.html", "console/main.js"
+# The page that a link for one answer opens: shared/inbox. It never has the console's key.
+ANSWER_SHELL, ANSWER_MAIN = "console/answer.html", "console/answer.js"
 FILES = "%FILES%"  # placeholder in the shell: relative path of its files
 IS_DEV = "%DEV%"  # placeholder in the shell: whether this is `runyard dev`, where the page needs no key
 HAS_GUIDE = "%GUIDE%"  # placeholder in the shell: whether the documentation has been built
-# Placeholder in the shell: all modules that main.js needs to start. Browsers then load them in parallel, instead of
+# Placeholder in the shell: all modules that its main script needs to start. Browsers then load them in parallel, instead of
 # finding the imports of one module after another.
 PRELOADS = "<!-- preloads -->"
 PRELOAD = f'<link rel="modulepreload" href="{FILES}/{{}}">\n    '
-MAIN = "console/main.js"
 IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re.MULTILINE)
 FROM_ROOT, FROM_CONSOLE = "", "../"  # relative paths from the shell's two addresses to the service's root
 
@@ -50,6 +51,12 @@ FROM_ROOT, FROM_CONSOLE = "", "../"  # relative paths from the shell's two addre
 @bp.operation("GET /o/", "Get the console", role="open", media=("text/html",))
 def get_console() -> Response:
     return send_shell(root=FROM_CONSOLE)
+
+
+@bp.operation("GET /o/answer", "Get the page for one answer", role="open", media=("text/html",))
+def get_answer_page() -> Response:
+    """Return the page that a link to a question opens. The link's token is in the fragment, which browsers do not send."""
+    return send_shell(ANSWER_SHELL, ANSWER_MAIN, root=FROM_CONSOLE)
 
 
 @bp.operation("GET /o/static/<version>/<path:name>", "Get a file of the console", role="open")
@@ -88,10 +95,10 @@ def is_requested() -> bool:
     return request.accept_mimetypes.best_match(["application/json", "text/html"]) == "text/html"
 
 
-def send_shell(*, root: str = FROM_ROOT) -> Response:
-    """Return the page that loads the console. Its addresses are relative, since a proxy may add any prefix."""
-    text = static_files.read(SHELL).body.decode()
-    text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(MAIN)))
+def send_shell(shell: str = SHELL, main: str = MAIN, *, root: str = FROM_ROOT) -> Response:
+    """Return a page that loads a script of the console. Its addresses are relative, since a proxy may add any prefix."""
+    text = static_files.read(shell).body.decode()
+    text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(main)))
     text = text.replace(FILES, f"{root}o/static/{current_version()}")
     text = text.replace(IS_DEV, "true" if settings().dev_deployment else "false")
     text = text.replace(HAS_GUIDE, "true" if guide.is_built() else "false")

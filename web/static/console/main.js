@@ -1,6 +1,7 @@
 // The console: its routes and the frame around every page. The module of a page is loaded when the page is first shown.
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/dom.js";
+import { openQuestions } from "./core/inbox.js";
 import { loadPage } from "./core/page_loading.js";
 import { remember } from "./core/recent.js";
 import { href, location_, matcher, start as followAddress } from "./core/router.js";
@@ -29,6 +30,7 @@ const ROUTES = [
   { path: "/d/:name/threads/:thread", load: () => import("./pages/thread.js") },
   { path: "/d/:name/webhooks", load: () => import("./pages/webhooks.js"), nav: { label: "Webhooks", at: "deployment", icon: "webhooks", path: "/d/:name/webhooks" } },
   { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", icon: "deployment", path: "/deployments/:id" } },
+  { path: "/inbox", load: () => import("./pages/inbox.js"), nav: { label: "Inbox", at: "service", icon: "inbox", path: "/inbox", count: openQuestions } },
   { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "administration", icon: "key", path: "/keys", role: "admin" } },
   { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "administration", icon: "organizations", path: "/organizations" } },
   { path: "/providers", load: () => import("./pages/providers.js"), nav: { label: "OAuth providers", at: "administration", icon: "providers", path: "/providers" } },

@@ -4,6 +4,7 @@ import { useDeploymentResource } from "../core/deployments.js";
 import { html, useEffect, useId, useState } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
 import { can, isDev, key, me, signOut } from "../core/session.js";
+import { followOpenQuestions } from "../core/inbox.js";
 import { THEMES, setTheme, theme } from "../core/theme.js";
 import { Button } from "./forms.js";
 import { Icon } from "./icons.js";
@@ -24,6 +25,7 @@ const ORDER = [
 export function Navigation({ routes, onSearch }) {
   const { path, params } = location_.value;
   const [isOpen, setOpen] = useState(false);
+  useEffect(followOpenQuestions, []);
   useEffect(() => setOpen(false), [path]);
   const id = path.startsWith("/deployments/") ? params.id : undefined;
   const { data: current } = useDeploymentResource({ name: params.name, id }, params.name || id ? { every: STATUS_EVERY_MS } : {});

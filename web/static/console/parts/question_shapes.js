@@ -1,41 +1,43 @@
-// What a graph asks a person, and the shape of answer it waits for. Three shapes are agreed on by libraries: the requests of
-// `HumanInTheLoopMiddleware` (all calls of a turn at once, or one), and the older `HumanInterrupt`. Anything else is free.
+// Shapes of questions and of their answers. Three shapes have a form of their own: the requests of
+// `HumanInTheLoopMiddleware`, for all tool calls of a turn or for one, and the older `HumanInterrupt`. A question of any
+// other shape takes text, JSON, or a value of its response schema.
 
+import { plain, text } from "../core/format.js";
 import { resolved } from "./schema.js";
 
 /**
  * @typedef {import("./run_view.js").Question} Question
  * @typedef {"accept"|"edit"|"respond"|"reject"|"ignore"} Choice
- * @typedef {object} Action something that waits for a person's word
+ * @typedef {object} Action a tool call that a person decides on
  * @property {string} name
  * @property {Record<string, any>} args
  * @property {string} description
  * @property {Choice[]} choices
- * @property {any} [schema] of its arguments
- * @property {string} argsKey what the library calls them
+ * @property {any} [schema] schema of the arguments
+ * @property {string} argsKey name of the arguments in the library's request
  * @typedef {{choice: Choice|null, args: any, message: string}} Decision
  * @typedef {{kind: "batch"|"single"|"inbox", actions: Action[]}} Request
  */
 
-const OF_MIDDLEWARE = /** @type {Record<string, Choice>} */ ({ approve: "accept", edit: "edit", reject: "reject", respond: "respond" });
-const TO_MIDDLEWARE = /** @type {Record<string, string>} */ ({ accept: "approve", edit: "edit", reject: "reject", respond: "respond" });
-const OF_INBOX = /** @type {[string, Choice][]} */ ([
+const CHOICE_OF_MIDDLEWARE = /** @type {Record<string, Choice>} */ ({ approve: "accept", edit: "edit", reject: "reject", respond: "respond" });
+const MIDDLEWARE_TYPE = /** @type {Record<string, string>} */ ({ accept: "approve", edit: "edit", reject: "reject", respond: "respond" });
+const INBOX_CHOICES = /** @type {[string, Choice][]} */ ([
   ["allow_accept", "accept"], ["allow_edit", "edit"], ["allow_respond", "respond"], ["allow_ignore", "ignore"],
 ]);
-const ALL = Object.values(OF_MIDDLEWARE);
+const ALL_CHOICES = Object.values(CHOICE_OF_MIDDLEWARE);
 
-/** What is asked in a known shape; null when it is free. @param {Question} question @returns {Request|null} */
+/** Parse a question of a known shape. Returns null for any other shape. @param {Question} question @returns {Request|null} */
 export function requestOf(question) {
   const { value } = question;
-  if (Array.isArray(value?.action_requests) && value.action_requests.length) return { kind: "batch", actions: batched(value) };
-  if (value?.type === "tool_approval" && typeof value.name === "string") return { kind: "single", actions: [oneCall(value, question.response_schema)] };
-  const letters = Array.isArray(value) ? value : [value];
-  if (letters.length && letters.every((each) => each?.action_request && each?.config)) return { kind: "inbox", actions: letters.map(letter) };
+  if (Array.isArray(value?.action_requests) && value.action_requests.length) return { kind: "batch", actions: batchedActions(value) };
+  if (value?.type === "tool_approval" && typeof value.name === "string") return { kind: "single", actions: [singleAction(value, question.response_schema)] };
+  const requests = Array.isArray(value) ? value : [value];
+  if (requests.length && requests.every((each) => each?.action_request && each?.config)) return { kind: "inbox", actions: requests.map(inboxAction) };
   return null;
 }
 
-/** @param {any} value @returns {Action[]} */
-function batched({ action_requests: requests, review_configs: configs = [] }) {
+/** Actions of a request for all tool calls of a turn. @param {any} value @returns {Action[]} */
+function batchedActions({ action_requests: requests, review_configs: configs = [] }) {
   return requests.map((/** @type {any} */ request, /** @type {number} */ at) => {
     const name = request.name ?? request.action;
     const config = configs[at]?.action_name === name ? configs[at] : configs.find((/** @type {any} */ each) => each.action_name === name);
@@ -50,8 +52,8 @@ function batched({ action_requests: requests, review_configs: configs = [] }) {
   });
 }
 
-/** @param {any} value @param {any} answerSchema @returns {Action} */
-function oneCall(value, answerSchema) {
+/** Action of a request for one tool call. Its choices are the branches of the response schema. @param {any} value @param {any} answerSchema @returns {Action} */
+function singleAction(value, answerSchema) {
   const root = answerSchema ?? {};
   const branches = (root.oneOf ?? root.anyOf ?? (answerSchema ? [root] : [])).map((/** @type {any} */ each) => resolved(each, root));
   const typeOf = (/** @type {any} */ branch) => branch.properties?.type?.const ?? branch.properties?.type?.enum?.[0];
@@ -64,27 +66,27 @@ function oneCall(value, answerSchema) {
   };
 }
 
-/** @param {any} value @returns {Action} */
-function letter({ action_request: request, config, description }) {
+/** Action of a `HumanInterrupt`. @param {any} value @returns {Action} */
+function inboxAction({ action_request: request, config, description }) {
   return {
     name: request.action, argsKey: "args", args: request.args ?? {}, description: description ?? "",
-    choices: OF_INBOX.filter(([name]) => config[name]).map(([, choice]) => choice),
+    choices: INBOX_CHOICES.filter(([name]) => config[name]).map(([, choice]) => choice),
   };
 }
 
-/** @param {string[]|undefined} allowed @returns {Choice[]} */
+/** Choices of the allowed decisions; all choices if the request names none. @param {string[]|undefined} allowed @returns {Choice[]} */
 function choicesAmong(allowed) {
-  const known = (allowed ?? []).map((each) => OF_MIDDLEWARE[each]).filter(Boolean);
-  return known.length ? known : ALL;
+  const known = (allowed ?? []).map((each) => CHOICE_OF_MIDDLEWARE[each]).filter(Boolean);
+  return known.length ? known : ALL_CHOICES;
 }
 
-/** Whether a decision can be sent. @param {Decision|undefined} decision */
+/** Return whether a decision is complete. @param {Decision|undefined} decision */
 export function isDecided(decision) {
   if (!decision?.choice) return false;
   return decision.choice !== "respond" || decision.message.trim() !== "";
 }
 
-/** The answer that the library waits for. @param {Request} request @param {Decision[]} decisions @returns {any} */
+/** Build the answer in the shape that the library expects. @param {Request} request @param {Decision[]} decisions @returns {any} */
 export function answerOf({ kind, actions }, decisions) {
   const answers = decisions.map((decision, at) => (kind === "inbox" ? inboxAnswer(actions[at], decision) : middlewareAnswer(actions[at], decision)));
   if (kind === "batch") return { decisions: answers };
@@ -93,7 +95,7 @@ export function answerOf({ kind, actions }, decisions) {
 
 /** @param {Action} action @param {Decision} decision */
 function middlewareAnswer(action, { choice, args, message }) {
-  const type = TO_MIDDLEWARE[/** @type {string} */ (choice)];
+  const type = MIDDLEWARE_TYPE[/** @type {string} */ (choice)];
   if (type === "edit") return { type, edited_action: { name: action.name, [action.argsKey]: args } };
   if (type === "respond") return { type, message };
   return type === "reject" && message.trim() ? { type, message } : { type };
@@ -106,9 +108,44 @@ function inboxAnswer(action, { choice, args, message }) {
   return { type: choice, args: null };
 }
 
-/** A schema that fits values nobody gave one for. @param {any} args */
+/** Derive a schema from the types of values. @param {any} args */
 export function schemaLike(args) {
   const types = /** @type {Record<string, string>} */ ({ string: "string", number: "number", boolean: "boolean" });
   const properties = Object.entries(args ?? {}).map(([name, value]) => [name, types[typeof value] ? { type: types[typeof value] } : {}]);
   return { type: "object", properties: Object.fromEntries(properties), required: properties.map(([name]) => name) };
+}
+
+const HEADS = ["question", "message", "prompt", "query", "text", "description"];
+
+/**
+ * Split a question's value into its words and the other fields. Returns null if the value has no text in a usual field.
+ * @param {any} value
+ * @returns {{words: string, rest: Record<string, any>} | null}
+ */
+export function headOf(value) {
+  if (typeof value === "string") return { words: value, rest: {} };
+  if (!value || typeof value !== "object" || Array.isArray(value)) return null;
+  const head = HEADS.find((name) => typeof value[name] === "string");
+  if (!head) return null;
+  const { [head]: words, ...rest } = value;
+  return { words, rest };
+}
+
+/** Remove the marks of Markdown's emphasis, code, headings and quotes. @param {string} markdown */
+const withoutMarks = (markdown) => markdown.replace(/\*\*|__|`+|^\s*(?:#{1,6}|>)\s+/gm, "");
+
+/**
+ * A question on one line, for lists.
+ * @param {{kind?: string, value: any, response_schema?: any}} question
+ */
+export function wordsOf({ kind, value, response_schema }, limit = 200) {
+  if (kind === "breakpoint") return `Continue with ${text(Array.isArray(value) && value.length ? value.join(", ") : "the next node", limit)}?`;
+  const request = requestOf({ id: "", value, response_schema });
+  if (request) {
+    const [first] = request.actions;
+    const name = `Approve ${request.actions.map((action) => plain(String(action.name))).join(", ")}?`;
+    return text(request.actions.length === 1 && first.description ? `${name} ${withoutMarks(first.description)}` : name, limit);
+  }
+  const head = headOf(value);
+  return text(head ? withoutMarks(head.words) : value ?? null, limit);
 }

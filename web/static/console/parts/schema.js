@@ -1,4 +1,4 @@
-// JSON Schemas as forms see them: what kind of field a value needs, its default, what an empty one is.
+// JSON Schemas for forms: the kind of field of a schema, default values, and validation of single values.
 
 /**
  * @typedef {Record<string, any>} Schema
@@ -6,28 +6,28 @@
  * @typedef {{kind: Kind, nullable: boolean, schema: Schema}} FieldKind
  */
 
-const DEEPEST = 6; // schemas may refer to themselves
+const MAX_DEPTH = 6; // a schema may contain a reference to itself
 
-/** A schema without its references; what it says beside one goes over it. @param {Schema|undefined} schema @param {Schema} root @returns {Schema} */
+/** Resolve the references of a schema. Keywords beside `$ref` take precedence over those of its target. @param {Schema|undefined} schema @param {Schema} root @returns {Schema} */
 export function resolved(schema, root) {
-  let found = schema ?? {};
-  for (let depth = 0; found.$ref && depth < DEEPEST; depth += 1) {
-    const { $ref, ...own } = found;
+  let result = schema ?? {};
+  for (let depth = 0; result.$ref && depth < MAX_DEPTH; depth += 1) {
+    const { $ref, ...others } = result;
     const target = String($ref).replace(/^#\//, "").split("/").reduce((/** @type {any} */ at, part) => at?.[decodeURIComponent(part)], root);
-    found = { ...target, ...own };
+    result = { ...target, ...others };
   }
-  if (found.allOf?.length === 1) {
-    const { allOf, ...own } = found;
-    found = { ...resolved(allOf[0], root), ...own };
+  if (result.allOf?.length === 1) {
+    const { allOf, ...others } = result;
+    result = { ...resolved(allOf[0], root), ...others };
   }
-  return found;
+  return result;
 }
 
-/** Which field a schema is edited with. @param {Schema|undefined} given @param {Schema} root @param {number} depth @returns {FieldKind} */
-export function kindOf(given, root, depth = 0) {
-  const schema = resolved(given, root);
-  const among = schema.anyOf ?? schema.oneOf;
-  if (among) return unionKind(schema, among, root, depth);
+/** Return the kind of field that edits values of a schema. @param {Schema|undefined} reference @param {Schema} root @param {number} depth @returns {FieldKind} */
+export function kindOf(reference, root, depth = 0) {
+  const schema = resolved(reference, root);
+  const branches = schema.anyOf ?? schema.oneOf;
+  if (branches) return unionKind(schema, branches, root, depth);
   if (Array.isArray(schema.type)) {
     const types = schema.type.filter((/** @type {string} */ type) => type !== "null");
     const nullable = types.length < schema.type.length;
@@ -36,16 +36,16 @@ export function kindOf(given, root, depth = 0) {
   return { kind: plainKind(schema, root, depth), nullable: false, schema };
 }
 
-/** @param {Schema} schema @param {Schema[]} among @param {Schema} root @param {number} depth @returns {FieldKind} */
-function unionKind(schema, among, root, depth) {
-  const { anyOf: _any, oneOf: _one, ...own } = schema;
-  const others = among.filter((each) => resolved(each, root).type !== "null");
-  const nullable = others.length < among.length;
-  const consts = others.map((each) => resolved(each, root)).filter((each) => "const" in each);
-  if (consts.length === others.length && consts.length) return { kind: "enum", nullable, schema: { ...own, enum: consts.map((each) => each.const) } };
-  if (others.length !== 1) return { kind: "json", nullable, schema };
-  const inner = kindOf(others[0], root, depth);
-  return { kind: inner.kind, nullable: nullable || inner.nullable, schema: { ...inner.schema, ...own } };
+/** @param {Schema} schema @param {Schema[]} branches @param {Schema} root @param {number} depth @returns {FieldKind} */
+function unionKind(schema, branches, root, depth) {
+  const { anyOf: _any, oneOf: _one, ...rest } = schema;
+  const types = branches.filter((each) => resolved(each, root).type !== "null");
+  const nullable = types.length < branches.length;
+  const consts = types.map((each) => resolved(each, root)).filter((each) => "const" in each);
+  if (consts.length === types.length && consts.length) return { kind: "enum", nullable, schema: { ...rest, enum: consts.map((each) => each.const) } };
+  if (types.length !== 1) return { kind: "json", nullable, schema };
+  const inner = kindOf(types[0], root, depth);
+  return { kind: inner.kind, nullable: nullable || inner.nullable, schema: { ...inner.schema, ...rest } };
 }
 
 /** @param {Schema} schema @param {Schema} root @param {number} depth @returns {Kind} */
@@ -54,20 +54,20 @@ function plainKind(schema, root, depth) {
   if ("const" in schema) return "enum";
   if (schema.type === "string") return schema.format === "textarea" || schema.maxLength > 200 ? "text" : "string";
   if (schema.type === "boolean" || schema.type === "integer" || schema.type === "number") return schema.type;
-  if (depth >= DEEPEST) return "json";
+  if (depth >= MAX_DEPTH) return "json";
   if (schema.type === "array" && schema.items && !schema.prefixItems) return kindOf(schema.items, root, depth + 1).kind === "json" ? "json" : "array";
   if (schema.properties && Object.keys(schema.properties).length) return "object";
   return "json";
 }
 
-/** The choices of an enum. @param {Schema} schema @returns {any[]} */
+/** Return the values of an enum. @param {Schema} schema @returns {any[]} */
 export function choicesOf(schema) {
   return schema.enum ?? ("const" in schema ? [schema.const] : []);
 }
 
-/** What a new value of a schema begins with: its default, or what is required of it. @param {Schema|undefined} given @param {Schema} root @returns {any} */
-export function initial(given, root, depth = 0) {
-  const { kind, nullable, schema } = kindOf(given, root, depth);
+/** Return a new value of a schema: its default, else an empty value with the required fields. @param {Schema|undefined} reference @param {Schema} root @returns {any} */
+export function initial(reference, root, depth = 0) {
+  const { kind, nullable, schema } = kindOf(reference, root, depth);
   if (schema.default !== undefined) return schema.default;
   if (nullable) return null;
   if (kind === "object") {
@@ -82,7 +82,7 @@ export function initial(given, root, depth = 0) {
   return /** @type {Record<string, any>} */ (empty)[kind];
 }
 
-/** What is called wrong with a value where a form can tell. @param {any} value @param {Schema} schema @returns {string} */
+/** Check the bounds of a number and the length of a text. Returns an error text, empty for a valid value. @param {any} value @param {Schema} schema @returns {string} */
 export function faultOf(value, schema) {
   if (typeof value === "number") {
     if (schema.minimum !== undefined && value < schema.minimum) return `At least ${schema.minimum}.`;
@@ -97,13 +97,13 @@ export function faultOf(value, schema) {
   return "";
 }
 
-/** What a field is called. @param {string} name @param {Schema} schema */
+/** Return the label of a field: its title, unless that only repeats the name. @param {string} name @param {Schema} schema */
 export function titleOf(name, schema) {
-  const plain = name.replaceAll("_", " ");
-  return schema.title && schema.title.toLowerCase() !== plain.toLowerCase() && schema.type !== "object" ? schema.title : name;
+  const words = name.replaceAll("_", " ");
+  return schema.title && schema.title.toLowerCase() !== words.toLowerCase() && schema.type !== "object" ? schema.title : name;
 }
 
-/** Required fields that have nothing in them. @param {any} value @param {Schema|null|undefined} schema @returns {string[]} */
+/** Return the names of required fields without a value. @param {any} value @param {Schema|null|undefined} schema @returns {string[]} */
 export function missingIn(value, schema) {
   const root = schema ?? {};
   const required = resolved(root, root).required ?? [];

@@ -1,28 +1,28 @@
-// A form made from a JSON Schema, and the JSON it makes beside it: whichever is changed, the other follows.
-// What a form cannot show is edited as JSON in its place.
+// A form generated from a JSON Schema, and an editor of the same value as JSON. A change of one updates the other.
+// A field whose schema has no control of its own is edited as JSON.
 
 import { createContext, html, useContext, useEffect, useId, useMemo, useState } from "../core/dom.js";
-import { JsonEditor } from "./index.js";
+import { JsonEditor } from "./json_editor.js";
 import { choicesOf, faultOf, initial, kindOf, titleOf } from "./schema.js";
 
 /** @typedef {import("./schema.js").Schema} Schema */
-/** @typedef {{name: string, label: string, given: Schema, root: Schema, value: any, required: boolean, onChange: (value: any) => void}} FieldProps */
+/** @typedef {{name: string, label: string, schema: Schema, root: Schema, value: any, required: boolean, onChange: (value: any) => void}} FieldProps */
 
-/** Hears which of a form's texts are no JSON just now. */
+/** Collects the errors of the form's JSON editors, by the id of the editor. */
 const Faults = createContext((/** @type {string} */ _id, /** @type {string|null} */ _error) => {});
 
 /**
- * A form and its JSON, side by side where there is room. While a text is no JSON, `onChange` is not called and
- * `onFault` says what is wrong.
+ * A form and a JSON editor of one value, shown one at a time or side by side. While a text is invalid JSON, `onChange` is
+ * not called, and `onFault` receives the error.
  * @param {{schema: Schema|null|undefined, value: any, onChange: (value: any) => void, onFault?: (error: string|null) => void, label: string, omit?: string[]}} props
  */
 export function SchemaEditor({ schema, value, onChange, onFault, label, omit = [] }) {
   const hasForm = Boolean(schema && kindOf(schema, schema).kind === "object");
-  const hear = useMemo(() => hearing(onFault), []);
+  const report = useMemo(() => collector(onFault), []);
   const [view, setView] = useState(hasForm ? "form" : "json");
   const tabs = /** @type {[string, string][]} */ ([["form", "Form"], ["json", "JSON"], ["both", "Both"]]);
-  return html`<${Faults.Provider} value=${hear}><div class=${`schema-editor show-${hasForm ? view : "json"}`}>
-    ${hasForm && html`<div class="schema-views" role="group" aria-label=${`${label}: how it is edited`}>
+  return html`<${Faults.Provider} value=${report}><div class=${`schema-editor show-${hasForm ? view : "json"}`}>
+    ${hasForm && html`<div class="schema-views" role="group" aria-label=${`${label}: view`}>
       ${tabs.map(([name, title]) => html`<button key=${name} type="button" aria-pressed=${view === name ? "true" : "false"} onClick=${() => setView(name)}>${title}</button>`)}
     </div>`}
     ${hasForm && view !== "json" && html`<${SchemaForm} schema=${schema} value=${value} onChange=${onChange} label=${label} omit=${omit} />`}
@@ -30,8 +30,8 @@ export function SchemaEditor({ schema, value, onChange, onFault, label, omit = [
   </div><//>`;
 }
 
-/** @param {((error: string|null) => void)|undefined} onFault */
-function hearing(onFault) {
+/** Return a function that records the error of one editor and passes on the first of all errors. @param {((error: string|null) => void)|undefined} onFault */
+function collector(onFault) {
   const faults = new Map();
   return (/** @type {string} */ id, /** @type {string|null} */ error) => {
     if (error) faults.set(id, error);
@@ -40,13 +40,13 @@ function hearing(onFault) {
   };
 }
 
-/** An editor of JSON that hands on only what is JSON. @param {{label: string, value: any, schema: Schema|null|undefined, rows?: number, onChange: (value: any) => void}} props */
+/** A JSON editor that reports only valid values. @param {{label: string, value: any, schema: Schema|null|undefined, rows?: number, onChange: (value: any) => void}} props */
 function CheckedJson({ label, value, schema, rows, onChange }) {
   const id = useId();
-  const hear = useContext(Faults);
-  useEffect(() => () => hear(id, null), []);
+  const report = useContext(Faults);
+  useEffect(() => () => report(id, null), []);
   const change = (/** @type {any} */ to, /** @type {any} */ state) => {
-    hear(id, state?.error ?? null);
+    report(id, state?.error ?? null);
     if (!state?.error) onChange(to);
   };
   return html`<${JsonEditor} label=${label} value=${value} schema=${schema ?? undefined} rows=${rows} onChange=${change} />`;
@@ -55,13 +55,13 @@ function CheckedJson({ label, value, schema, rows, onChange }) {
 /** @param {{schema: Schema, value: any, onChange: (value: any) => void, label: string, omit?: string[]}} props */
 export function SchemaForm({ schema, value, onChange, label, omit = [] }) {
   return html`<div class="schema-form" role="group" aria-label=${label}>
-    <${Properties} given=${schema} root=${schema} value=${value} onChange=${onChange} omit=${omit} />
+    <${Properties} schema=${schema} root=${schema} value=${value} onChange=${onChange} omit=${omit} />
   </div>`;
 }
 
-/** @param {{given: Schema, root: Schema, value: any, onChange: (value: any) => void, omit?: string[]}} props */
-function Properties({ given, root, value, onChange, omit = [] }) {
-  const { schema } = kindOf(given, root);
+/** @param {{schema: Schema, root: Schema, value: any, onChange: (value: any) => void, omit?: string[]}} props */
+function Properties({ schema: reference, root, value, onChange, omit = [] }) {
+  const { schema } = kindOf(reference, root);
   const required = new Set(schema.required ?? []);
   const object = value && typeof value === "object" && !Array.isArray(value) ? value : {};
   const set = (/** @type {string} */ name, /** @type {any} */ to) => {
@@ -69,13 +69,13 @@ function Properties({ given, root, value, onChange, omit = [] }) {
     onChange(to === undefined ? others : { ...object, [name]: to });
   };
   return Object.entries(schema.properties ?? {}).filter(([name]) => !omit.includes(name)).map(([name, each]) => html`<${Field}
-    key=${name} name=${name} given=${each} root=${root} label=${titleOf(name, kindOf(/** @type {Schema} */ (each), root).schema)}
+    key=${name} name=${name} schema=${each} root=${root} label=${titleOf(name, kindOf(/** @type {Schema} */ (each), root).schema)}
     value=${object[name]} required=${required.has(name)} onChange=${(/** @type {any} */ to) => set(name, to)} />`);
 }
 
-/** One field of any kind, with its description and what is wrong with it. @param {FieldProps} props */
-function Field({ name, label, given, root, value, required, onChange }) {
-  const { kind, nullable, schema } = kindOf(given, root);
+/** One field of any kind, with its description and its error. @param {FieldProps} props */
+function Field({ name, label, schema: reference, root, value, required, onChange }) {
+  const { kind, nullable, schema } = kindOf(reference, root);
   const id = useId();
   const fault = value === undefined || value === null ? "" : faultOf(value, schema);
   const isGroup = kind === "object" || kind === "array";
@@ -87,7 +87,7 @@ function Field({ name, label, given, root, value, required, onChange }) {
   return html`<div class=${`schema-field kind-${kind}`} data-field=${name} role=${isGroup ? "group" : null} aria-labelledby=${isGroup ? `${id}-label` : null}>
     <div class="field-head">
       ${isGroup || kind === "json" ? html`<span class="field-label" id=${`${id}-label`}>${head}</span>` : html`<label class="field-label" for=${id}>${head}</label>`}
-      ${isEmptiable && value !== undefined && value !== null && html`<button type="button" class="field-clear" title=${`Leave ${label} out`} aria-label=${`Leave ${label} out`}
+      ${isEmptiable && value !== undefined && value !== null && html`<button type="button" class="field-clear" title=${`Clear ${label}`} aria-label=${`Clear ${label}`}
         onClick=${() => onChange(nullable && required ? null : undefined)}>×</button>`}
     </div>
     ${schema.description && html`<p class="hint" id=${`${id}-hint`}>${schema.description}</p>`}
@@ -108,7 +108,7 @@ function Control(props) {
   return html`<${TextControl} ...${props} />`;
 }
 
-/** Whether a value can be shown by its kind of field; what the JSON beside says may be anything. @param {string} kind @param {any} value */
+/** Return whether the control of a kind can show a value. The JSON editor may set a value of any type. @param {string} kind @param {any} value */
 function fits(kind, value) {
   if (value === undefined || value === null || kind === "enum") return true;
   const types = /** @type {Record<string, string>} */ ({ string: "string", text: "string", number: "number", integer: "number", boolean: "boolean" });
@@ -144,16 +144,16 @@ function EnumControl({ id, schema, value, described, onChange }) {
   const choices = choicesOf(schema);
   const at = choices.findIndex((choice) => JSON.stringify(choice) === JSON.stringify(value));
   return html`<select id=${id} aria-describedby=${described} value=${String(at)} onChange=${(/** @type {any} */ event) => onChange(choices[Number(event.currentTarget.value)])}>
-    <option value="-1">${value === undefined || value === null ? "–" : `${JSON.stringify(value)} (none of these)`}</option>
+    <option value="-1">${value === undefined || value === null ? "–" : `${JSON.stringify(value)} (not one of the options)`}</option>
     ${choices.map((choice, index) => html`<option key=${index} value=${String(index)}>${typeof choice === "string" ? choice : JSON.stringify(choice)}</option>`)}
   </select>`;
 }
 
 /** @param {any} props */
 function ObjectControl({ schema, root, value, label, required, nullable, onChange }) {
-  const isThere = value !== undefined && value !== null;
-  if (!isThere && (nullable || !required)) return html`<button type="button" class="field-add" onClick=${() => onChange(initialObject(schema, root))}>Add ${label}</button>`;
-  return html`<div class="field-nested"><${Properties} given=${schema} root=${root} value=${value} onChange=${onChange} /></div>`;
+  const isSet = value !== undefined && value !== null;
+  if (!isSet && (nullable || !required)) return html`<button type="button" class="field-add" onClick=${() => onChange(initialObject(schema, root))}>Add ${label}</button>`;
+  return html`<div class="field-nested"><${Properties} schema=${schema} root=${root} value=${value} onChange=${onChange} /></div>`;
 }
 
 /** @param {Schema} schema @param {Schema} root */
@@ -170,7 +170,7 @@ function ListControl({ schema, root, value, label, onChange }) {
   const first = nullable ? null : initial(schema.items, root);
   return html`<div class="field-list">
     ${items.map((/** @type {any} */ item, /** @type {number} */ at) => html`<div class="field-item" key=${at}>
-      <${Field} name=${String(at)} label=${`${label} ${at + 1}`} given=${schema.items} root=${root} value=${item} required=${true}
+      <${Field} name=${String(at)} label=${`${label} ${at + 1}`} schema=${schema.items} root=${root} value=${item} required=${true}
         onChange=${(/** @type {any} */ to) => change(at, to === undefined ? (kind === "number" || kind === "integer" ? 0 : null) : to)} />
       <button type="button" class="field-clear" aria-label=${`Remove ${label} ${at + 1}`} title="Remove"
         onClick=${() => onChange(items.filter((/** @type {any} */ _item, /** @type {number} */ index) => index !== at))}>×</button>
