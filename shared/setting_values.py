@@ -13,6 +13,8 @@ from typing import Any
 # (model, price of a million input tokens, price of a million output tokens)
 Prices = tuple[tuple[str, float, float], ...]
 Formation = tuple[tuple[str, int], ...]  # (process name in the Procfile, number of processes)
+RoleMap = tuple[tuple[str, str], ...]  # (value of a claim, role)
+ROLES = ("read", "run", "deploy", "admin", "operator")  # each includes the rights of those before it
 SEVERAL = ("web", "runner", "builder")  # processes that one machine may run several times
 MOST_PROCESSES = 64
 
@@ -93,6 +95,8 @@ def parse(name: str, raw: str, kind: object) -> object:
         return _prices(name, raw)
     if kind == "Formation":
         return _formation(name, raw)
+    if kind == "RoleMap":
+        return _role_map(name, raw)
     return raw
 
 
@@ -108,6 +112,21 @@ def _formation(name: str, raw: str) -> Formation:
             raise BadSetting(f"{name}: {process} must be between 1 and {MOST_PROCESSES}")
         numbers[process] = int(number)
     return tuple(numbers.items())
+
+
+def _role_map(name: str, raw: str) -> RoleMap:
+    """Parse `VALUE=ROLE,…`. A value may contain `=`, as distinguished names do. Raises BadSetting."""
+    roles: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in raw.split(","))):
+        value, _, role = (side.strip() for side in part.rpartition("="))
+        if not value or role not in ROLES:
+            raise BadSetting(
+                f"{name} must be like staff=run,platform=admin, with the roles {', '.join(ROLES)}"
+            )
+        if value in roles:
+            raise BadSetting(f"{name} has two roles for {value!r}")
+        roles[value] = role
+    return tuple(roles.items())
 
 
 def _prices(name: str, raw: str) -> Prices:

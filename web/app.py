@@ -13,6 +13,7 @@ from web import control_plane, deployment_api
 from web.deployment_api.user_app import proxy
 from web.gate import gate
 from web.gate.addresses import Addresses
+from web.gate.session_cookie import Cookies
 from web.http import errors, sse
 from web.http.request_bodies import Bodies
 from web.http.responses import Orjson
@@ -68,6 +69,7 @@ def create_app(settings: Settings) -> Flask:
     app.config["MAX_FORM_MEMORY_SIZE"] = 64 * 1024
     app.json = Orjson(app)
     app.url_map.merge_slashes = False
+    app.wsgi_app = Cookies(app.wsgi_app)  # type: ignore[method-assign]
     app.wsgi_app = Addresses(app.wsgi_app, settings)  # type: ignore[method-assign]
     app.wsgi_app = sse.StreamOwner(app.wsgi_app)  # type: ignore[method-assign]
     app.wsgi_app = Bodies(  # type: ignore[method-assign]

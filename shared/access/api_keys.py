@@ -30,13 +30,23 @@ from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.figures import budgets
 from shared.infra.postgres import connection
 from shared.models import API_KEY
-from shared.records import COUNT_OR_NULL, TEXT, TIME, TIME_OR_NULL, Record, RecordField, one_of
+from shared.records import (
+    COUNT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    Record,
+    RecordField,
+    one_of,
+)
+from shared.setting_values import ROLES
 
 OPERATOR = "operator"
-ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each includes the rights of those before it
 BOOTSTRAP = "bootstrap"  # id of the key in the settings
 PREFIX = "ryd"
 USER_PREFIX = "user:"  # prefix of the ids of callers without a key: users of a deployment's own auth
+ACCOUNT_PREFIX = "account:"  # prefix of the ids of people who sign in (shared/access/sessions.py)
 ID_LENGTH = 8
 SECRET_LENGTH = 43
 CACHE_SECONDS = 5.0
@@ -53,12 +63,14 @@ _NOBODY = hashlib.sha256(secrets.token_bytes(32)).digest()
 
 @dataclass(frozen=True)
 class Caller:
-    """The authenticated caller: the organization of a key, and the key's role."""
+    """The authenticated caller: the organization of a key or a session, and its role."""
 
     organization_id: UUID
     organization_name: str
-    key_id: str
+    key_id: str  # of the key, or the id of the person's account
     role: str
+    session: bytes | None = None  # id of the session; None for a key
+    name: str | None = None  # of the person who has signed in; `caller_name` also returns those of keys
 
     def may(self, role: str) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -79,6 +91,7 @@ def create(
     max_concurrent_runs: int | None = None,
     max_tokens_per_day: int | None = None,
     max_run_tokens: int | None = None,
+    created_by: str | None = None,
 ) -> str:
     """Insert a key and return its text, which cannot be retrieved again. Raises Invalid."""
     _check_role(role, organization_id)
@@ -95,6 +108,7 @@ def create(
             max_concurrent_runs=max_concurrent_runs or None,
             max_tokens_per_day=max_tokens_per_day or None,
             max_run_tokens=max_run_tokens or None,
+            created_by=created_by,
         )
     )
     return f"{PREFIX}_{key_id}_{secret}"
@@ -104,7 +118,8 @@ def create_for(conn: Connection, caller: Caller, *, role: str, **options: Any) -
     """Insert a key of the caller's organization. Returns its id and text. Raises Forbidden above the caller's role."""
     if role in ROLES and not caller.may(role):
         raise Forbidden(f"A key with the role {caller.role} cannot create a key with the role {role}")
-    key = create(conn, caller.organization_id, role=role, **options)
+    creator = caller_name(conn, caller)
+    key = create(conn, caller.organization_id, role=role, created_by=creator, **options)
     return key.split("_")[1], key
 
 
@@ -123,6 +138,7 @@ RECORD = Record(
         "name": RecordField(TEXT),
         "role": RecordField(one_of(*ROLES)),
         "created_at": RecordField(TIME),
+        "created_by": RecordField(TEXT_OR_NULL),
         "expires_at": RecordField(TIME_OR_NULL),
         "last_used_at": RecordField(TIME_OR_NULL),
         "revoked_at": RecordField(TIME_OR_NULL),
@@ -158,9 +174,15 @@ def get(conn: Connection, organization_id: UUID, key_id: str, *, lock: bool = Fa
 
 
 def name_of(conn: Connection, key_id: str) -> str:
-    """Return a key's name, or its id if it has no row."""
-    name = conn.execute(text("SELECT name FROM api_key WHERE id = :id"), {"id": key_id}).scalar()
+    """Return the name of a key or of a person who signs in, or the id if it has no row."""
+    table = "account" if key_id.startswith(ACCOUNT_PREFIX) else "api_key"
+    name = conn.execute(text(f"SELECT name FROM {table} WHERE id = :id"), {"id": key_id}).scalar()
     return key_id if name is None else name
+
+
+def caller_name(conn: Connection, caller: Caller) -> str:
+    """Return the name of the caller's key, or of the person who has signed in, for records of what the caller did."""
+    return caller.name if caller.name is not None else name_of(conn, caller.key_id)
 
 
 def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, Any]) -> RowMapping:

@@ -124,12 +124,14 @@ def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Transit
 # The organization that a caller acts for
 
 
-class _Organization(NamedTuple):
+class Organization(NamedTuple):
+    """The id and name of an organization."""
+
     id: UUID
     name: str
 
 
-_known: TTLCache[str, _Organization] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
+_known: TTLCache[str, Organization] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
 
 
 def forget() -> None:
@@ -146,7 +148,7 @@ def acting_for(caller: Caller, tenant: str) -> Caller:
         return caller
     if not caller.may(OPERATOR):
         raise Forbidden("This API key does not belong to the organization named in X-Tenant-Id")
-    organization = _find(tenant)
+    organization = find(tenant)
     if organization is None:
         raise Forbidden("X-Tenant-Id names no organization of this installation")
     return replace(caller, organization_id=organization.id, organization_name=organization.name)
@@ -154,11 +156,12 @@ def acting_for(caller: Caller, tenant: str) -> Caller:
 
 def id_of(tenant: str) -> UUID | None:
     """Return the id of the organization that `tenant` names by id or name, or None."""
-    organization = _find(tenant)
+    organization = find(tenant)
     return None if organization is None else organization.id
 
 
-def _find(tenant: str) -> _Organization | None:
+def find(tenant: str) -> Organization | None:
+    """Return the organization that `tenant` names by id or name, or None."""
     known = _known.get(tenant)
     if known is not None:
         return known
@@ -170,7 +173,7 @@ def _find(tenant: str) -> _Organization | None:
         row = conn.execute(query, {"tenant": tenant}).one_or_none()
     if row is None:
         return None
-    organization = _known[tenant] = _Organization(row.id, row.name)
+    organization = _known[tenant] = Organization(row.id, row.name)
     return organization
 
 

@@ -27,6 +27,7 @@ ENCRYPTED = (
     "oauth_grant.refresh_token",
     "oauth_request.verifier",
     "idempotent_answer.answer",
+    "session.id_token",
     "cron.auth_user",
 )
 

@@ -20,13 +20,16 @@ from shared.models.deployments import (
 )
 from shared.models.figures import BUILD_FIGURE, DAILY_USAGE, ENDED_RUN, FIGURE, SPENT_TOKENS
 from shared.models.organizations import (
+    ACCOUNT,
     API_KEY,
     CHANGE,
+    DEVICE_LOGIN,
     IDEMPOTENT_ANSWER,
     OAUTH_GRANT,
     OAUTH_PROVIDER,
     OAUTH_REQUEST,
     ORGANIZATION,
+    SESSION,
 )
 from shared.models.questions import QUESTION, QUESTION_LINK
 from shared.models.runs import ASSISTANT, ASSISTANT_VERSION, CRON, RUN, WEBHOOK_DELIVERY

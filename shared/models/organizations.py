@@ -1,4 +1,4 @@
-"""Organizations: API keys, changes, stored responses of idempotent requests, OAuth providers and granted tokens."""
+"""Organizations: API keys, people who sign in, changes, stored responses of requests, OAuth providers and tokens."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ API_KEY = Table(
     column("role", Text, server_default="admin"),
     column("secret_hash", LargeBinary),
     column("created_at", TIME, server_default=NOW),
+    column("created_by", Text, nullable=True),  # name of the caller that created it
     column("expires_at", TIME, nullable=True),
     column("revoked_at", TIME, nullable=True),
     column("last_used_at", TIME, nullable=True),
@@ -69,6 +70,64 @@ CHANGE = Table(
     column("changed_by", JSONB(none_as_null=True), nullable=True),  # id and name of the key
     column("detail", JSONB, server_default=EMPTY),
     Index("ix_change_organization_id_id", "organization_id", "id"),
+)
+
+
+# A person who has signed in with OpenID Connect (shared/access/sessions.py). `id` is derived from issuer and subject.
+ACCOUNT = Table(
+    "account",
+    METADATA,
+    column("id", Text, primary_key=True),
+    column("issuer", Text),
+    column("subject", Text),
+    column("name", Text),
+    column("created_at", TIME, server_default=NOW),
+    column("signed_in_at", TIME, server_default=NOW),
+    Index("ix_account_signed_in_at", "signed_in_at"),
+)
+
+
+# A sign-in of a browser. Only the SHA-256 of its token is stored. `id_token` is encrypted.
+SESSION = Table(
+    "session",
+    METADATA,
+    column("id", LargeBinary, primary_key=True),
+    column("account_id", Text, ForeignKey("account.id", ondelete="CASCADE")),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    column("role", Text),
+    column("id_token", LargeBinary, nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("used_at", TIME, server_default=NOW),
+    column("expires_at", TIME),
+    Index("ix_session_account_id", "account_id"),
+    Index("ix_session_organization_id", "organization_id"),
+    Index("ix_session_expires_at", "expires_at"),
+)
+
+
+# A request of `runyard login` for a key, which a signed-in person confirms (shared/access/device_logins.py).
+DEVICE_LOGIN = Table(
+    "device_login",
+    METADATA,
+    column("id", LargeBinary, primary_key=True),  # SHA-256 of the device code
+    column("user_code_hash", LargeBinary),  # SHA-256
+    column("device", Text),  # name of the machine, as the command line reports it
+    column("address", Text),  # network of the client
+    column("created_at", TIME, server_default=NOW),
+    column("expires_at", TIME),
+    column("polled_at", TIME, nullable=True),
+    column("interval_seconds", BigInteger),
+    column(
+        "account_id", Text, ForeignKey("account.id", ondelete="CASCADE"), nullable=True
+    ),  # who confirmed it
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE"), nullable=True),
+    column("role", Text, nullable=True),
+    column("denied_at", TIME, nullable=True),
+    Index("uq_device_login_user_code_hash", "user_code_hash", unique=True),
+    Index("ix_device_login_expires_at", "expires_at"),
+    Index("ix_device_login_address", "address"),
+    Index("ix_device_login_account_id", "account_id"),
+    Index("ix_device_login_organization_id", "organization_id"),
 )
 
 

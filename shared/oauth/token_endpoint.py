@@ -55,12 +55,19 @@ class Tokens:
     refresh_token: str | None = field(repr=False)
     lifetime_seconds: float | None
     scopes: list[str] | None  # None: as requested
+    id_token: str | None = field(default=None, repr=False)  # of OpenID Connect, unchecked
 
 
 def authorization_url(
-    client: OAuthClient, *, redirect_uri: str, scopes: Sequence[str], state: str, verifier: str | None
+    client: OAuthClient,
+    *,
+    redirect_uri: str,
+    scopes: Sequence[str],
+    state: str,
+    verifier: str | None,
+    nonce: str | None = None,
 ) -> str:
-    """Return the URL where the user gives consent."""
+    """Return the URL where the user gives consent. `nonce` is only for OpenID Connect."""
     more = {}
     if verifier is not None:
         is_plain = client.pkce_method == "plain"
@@ -74,6 +81,7 @@ def authorization_url(
         scope=list(scopes) or None,
         state=state,
         resource=client.resource,
+        nonce=nonce,
         **more,
     )
 
@@ -162,12 +170,13 @@ def _tokens(client: OAuthClient, fields: Mapping[str, Any]) -> Tokens | None:
     access_token = fields.get("access_token")
     if not _is_token(access_token):
         return None
-    refresh_token = fields.get("refresh_token")
+    refresh_token, id_token = fields.get("refresh_token"), fields.get("id_token")
     return Tokens(
         access_token=access_token,
         refresh_token=refresh_token if _is_token(refresh_token) else None,
         lifetime_seconds=_seconds(fields.get("expires_in")),
         scopes=_scopes(fields.get("scope")),
+        id_token=id_token if _is_token(id_token) else None,
     )
 
 

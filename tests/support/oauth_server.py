@@ -1,15 +1,18 @@
 """An OAuth 2 authorization server, built with authlib, on a loopback port, and the browser of its one user.
 
 Requires PKCE from public clients, rotates refresh tokens, sends its issuer (RFC 9207), registers clients (RFC 7591),
-revokes tokens (RFC 7009), and guards an MCP server at `/mcp` (RFC 9728, RFC 8414).
+revokes tokens (RFC 7009), and guards an MCP server at `/mcp` (RFC 9728, RFC 8414). With the scope `openid` it is an OpenID
+Connect provider: discovery, keys, signed ID tokens, userinfo and logout.
 """
 
 from __future__ import annotations
 
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,7 +24,9 @@ from authlib.oauth2.rfc7009 import RevocationEndpoint
 from authlib.oauth2.rfc7591 import ClientRegistrationEndpoint
 from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oauth2.rfc9207 import IssuerParameter
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Response, jsonify, redirect, request
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
 
 from tests.support.outside import serving
 
@@ -68,6 +73,7 @@ class Code:
     scope: str
     code_challenge: str | None
     code_challenge_method: str | None
+    nonce: str | None = None
 
     def get_redirect_uri(self) -> str:
         return self.redirect_uri
@@ -120,6 +126,17 @@ class OAuthServer:
     issuer: str | None = None  # issuer in answers; None: the server's URL
     bend: Callable[[Response], Response] | None = None  # changes an answer of the token endpoint
     metadata: dict[str, Any] = field(default_factory=dict)  # overrides of the server's metadata
+    claims: dict[str, Any] = field(
+        default_factory=dict
+    )  # overrides of an ID token's claims; None: without it
+    userinfo: dict[str, Any] = field(default_factory=dict)  # claims beside `sub` at the userinfo endpoint
+    keys: list[Any] = field(
+        default_factory=lambda: [rsa_key("first")]
+    )  # the published keys; the last one signs
+    signs_with: Any = None  # another key that signs ID tokens
+    algorithm: str = "RS256"
+    key_requests: int = 0
+    logouts: list[dict[str, str]] = field(default_factory=list)  # queries of the logout page
 
     def reset(self) -> None:
         """Restore the initial state. The URL stays."""
@@ -143,6 +160,33 @@ class OAuthServer:
             **more,
         }
 
+    def openid(self, redirect_uri: str, method: str = "client_secret_basic") -> dict[str, Any]:
+        """Register the client of a service's sign-in. Returns the service's settings for it."""
+        self.client(method, redirect_uri, client_id="runyard")
+        return {
+            "oidc_issuer": self.url,
+            "oidc_client_id": "runyard",
+            "oidc_client_secret": None if method == "none" else SECRET,
+            "oidc_roles": (("staff", "run"), ("platform", "admin"), ("owners", "operator")),
+        }
+
+    def id_token(self, code: Code) -> str:
+        now = int(time.time())
+        usual = {
+            "iss": self.url,
+            "sub": "ann-1",
+            "aud": code.client_id,
+            "iat": now,
+            "exp": now + 300,
+            "nonce": code.nonce,
+            "name": "Ann Example",
+            "email": "ann@example.com",
+            "roles": ["platform"],
+        }
+        claims = {name: value for name, value in {**usual, **self.claims}.items() if value is not None}
+        key = self.signs_with or self.keys[-1]
+        return jwt.encode({"alg": self.algorithm, "kid": key.kid}, claims, key, algorithms=[self.algorithm])
+
     def refreshes(self) -> int:
         return sum(form["grant_type"] == "refresh_token" for form in self.asked)
 
@@ -154,6 +198,20 @@ class OAuthServer:
             confirmed = browser.post(url, data={"confirm": "yes"})
         assert confirmed.status_code == 302, confirmed.text
         return confirmed.headers["location"]
+
+
+@cache
+def rsa_key(name: str) -> RSAKey:
+    return RSAKey.generate_key(2048, {"kid": name, "use": "sig"})
+
+
+def ec_key(name: str) -> ECKey:
+    return ECKey.generate_key("P-256", {"kid": name, "use": "sig"})
+
+
+def shared_key(secret: str, name: str) -> OctKey:
+    encoded = urlsafe_b64encode(secret.encode()).decode().rstrip("=")
+    return OctKey.import_key({"kty": "oct", "k": encoded, "kid": name})
 
 
 def returned(location: str) -> dict[str, str]:
@@ -185,13 +243,16 @@ def _app(known: OAuthServer) -> Flask:
         except OAuth2Error as error:
             return str(error), 400
         if request.method == "GET":
-            return "<form method=post><button name=confirm value=yes>Allow</button></form>"
+            return "<title>Provider</title><form method=post><button name=confirm value=yes>Allow</button></form>"
         return server.create_authorization_response(grant_user=None if known.denies else USER, grant=grant)
 
     @app.post("/token")
     def token() -> Response:
         known.asked.append(request.form.to_dict())
+        code = known.codes.get(request.form.get("code", ""))
         answer = server.create_token_response()
+        if code is not None and answer.status_code == 200 and "openid" in code.scope.split():
+            answer.data = app.json.dumps({**(answer.json or {}), "id_token": known.id_token(code)})
         return known.bend(answer) if known.bend else answer
 
     @app.post("/register")
@@ -227,6 +288,43 @@ def _app(known: OAuthServer) -> Flask:
             {name: value for name, value in {**usual, **known.metadata}.items() if value is not None}
         )
 
+    @app.get("/.well-known/openid-configuration")
+    def openid_metadata() -> Any:
+        usual = {
+            "issuer": known.url,
+            "authorization_endpoint": f"{known.url}/authorize",
+            "token_endpoint": f"{known.url}/token",
+            "jwks_uri": f"{known.url}/keys",
+            "userinfo_endpoint": f"{known.url}/userinfo",
+            "end_session_endpoint": f"{known.url}/logout",
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["RS256", "ES256"],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post", "none"],
+            "authorization_response_iss_parameter_supported": True,
+        }
+        return jsonify(
+            {name: value for name, value in {**usual, **known.metadata}.items() if value is not None}
+        )
+
+    @app.get("/keys")
+    def keys() -> Any:
+        known.key_requests += 1
+        return jsonify(KeySet(known.keys).as_dict(private=False))
+
+    @app.get("/userinfo")
+    def userinfo() -> Any:
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not any(token.access_token == sent for token in known.tokens):
+            return "", 401
+        return jsonify({"sub": "ann-1", **known.userinfo})
+
+    @app.get("/logout")
+    def logout() -> Any:
+        known.logouts.append(request.args.to_dict())
+        return redirect(request.args["post_logout_redirect_uri"])
+
     return app
 
 
@@ -256,6 +354,7 @@ def _extend(server: AuthorizationServer, known: OAuthServer) -> None:
                 request.payload.scope or "",
                 data.get("code_challenge"),
                 data.get("code_challenge_method"),
+                data.get("nonce"),
             )
 
         def query_authorization_code(self, code: str, client: Client) -> Code | None:

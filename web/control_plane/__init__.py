@@ -1,4 +1,4 @@
-"""The control plane, under `/v2` and `/v1`: deployments, revisions, logs, organizations, keys, providers, the inbox."""
+"""The control plane, under `/v2` and `/v1`: deployments, revisions, keys, sign-in, providers, figures, the inbox."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from web.control_plane import (
     organizations,
     providers,
     revisions,
+    sign_in,
     traffic,
     uploads,
     workers,
@@ -32,6 +33,7 @@ for resource in (
     organizations.bp,
     providers.bp,
     authentication.bp,
+    sign_in.bp,
     workers.bp,
     figures.bp,
     inbox.bp,

@@ -225,7 +225,7 @@ STYLE = "body{font:1rem/1.5 system-ui;max-width:32rem;margin:20vh auto;padding:0
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width"><style>{style}</style></head>
-<body><h1>{title}</h1><p>{text}</p></body></html>
+<body><h1>{title}</h1><p>{text}</p>{link}</body></html>
 """
 STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
 PAGE_POLICY = (
@@ -234,11 +234,11 @@ PAGE_POLICY = (
 )
 
 
-def page(title: str, text: str) -> Response:
-    """Return a page that loads nothing and does not send its address as a referrer."""
-    response = Response(
-        PAGE.format(title=escape(title), text=escape(text), style=STYLE), mimetype="text/html"
-    )
+def page(title: str, text: str, *, link: tuple[str, str] | None = None) -> Response:
+    """Return a page that loads nothing and does not send its address as a referrer. `link` is an address and its text."""
+    anchor = "" if link is None else f'<p><a href="{escape(link[0])}">{escape(link[1])}</a></p>'
+    text = PAGE.format(title=escape(title), text=escape(text), style=STYLE, link=anchor)
+    response = Response(text, mimetype="text/html")
     response.headers["Content-Security-Policy"] = PAGE_POLICY
     response.headers["Referrer-Policy"] = "no-referrer"
     return uncached(response)

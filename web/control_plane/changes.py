@@ -45,9 +45,8 @@ def list_changes(query: dict[str, Any]) -> Response:
 
 
 def caller_key(conn: Connection) -> dict[str, str]:
-    """Return the id and name of the caller's key. Records keep both, since a key is deleted some time after its end."""
-    key_id = caller().key_id
-    return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
+    """Return id and name of the caller's key or account. Records keep both, since a key is deleted some time after its end."""
+    return {"key_id": caller().key_id, "name": api_keys.caller_name(conn, caller())}
 
 
 def record(

@@ -306,7 +306,7 @@ def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None
             deployment_id=row["id"],
             traffic=DEPLOYMENT.show(row)["traffic"],
         )
-    settings_changed = sorted(name for name in SETTINGS if body.get(name))
+    settings_changed = sorted(name for name in SETTINGS if name in body)
     if settings_changed:
         record_change(
             conn, changes.DEPLOYMENT_CHANGED, row["name"], deployment_id=row["id"], fields=settings_changed

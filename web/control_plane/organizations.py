@@ -270,6 +270,7 @@ ME = record(
     role=one_of(*api_keys.ROLES),
     organization=record(id=ID, name=TEXT),
     key=or_null(record(id=TEXT, name=TEXT)),
+    user=or_null(record(id=TEXT, name=TEXT)),
     version=TEXT,
     dev=BOOLEAN,
 )
@@ -279,7 +280,8 @@ ME = record(
 def get_me() -> Response:
     """Return the caller. `organization` is the one that the request acts in.
 
-    `key` is null for a developer at their own machine.
+    `user` is the person who has signed in to the console, and null for a key. Both `key` and `user` are null for a
+    developer at their own machine.
     """
     who = caller()
     key = None
@@ -290,6 +292,7 @@ def get_me() -> Response:
         role=who.role,
         organization={"id": who.organization_id, "name": who.organization_name},
         key=key,
+        user=None if who.session is None else {"id": who.key_id, "name": who.name},
         version=__version__,
         dev=settings().dev_deployment is not None,
     )

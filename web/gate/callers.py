@@ -4,6 +4,7 @@ A key is sent as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, if se
 an operator's key acts for the organization named there. A key's role limits what its holder may do: `read` reads,
 `run` also works with deployments (assistants, threads, runs), `deploy` also changes deployments, `admin` also creates
 keys, and `operator` administers the installation itself. Each route declares the role it needs (web/schemas/operations.py).
+People who sign in have a session with a role instead of a key (web/gate/session_cookie.py).
 
 A deployment with its own `auth` identifies its callers. Its users need no key, and have the rights of the role `run`
 within the limits of its handlers (web/gate/context.py). The platform's own tools call such a deployment with a key and
@@ -23,7 +24,7 @@ from http import HTTPStatus
 
 from flask import request
 
-from shared.access import api_keys
+from shared.access import api_keys, sessions
 from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied, Forbidden, NotFound, Unauthenticated
@@ -64,11 +65,17 @@ def authenticate(
 
 
 def identify(credentials: Credentials) -> Caller | None:
-    """Return the caller that the request's key identifies. Without a key: a developer at their own machine, else None.
+    """Return the caller that the request's key or session identifies. Without: a developer at their own machine, or None.
 
-    Raises an error if the key is refused. A developer may send an unknown key, since the SDKs send LANGSMITH_API_KEY
+    Raises an error if the key or the session is refused. A developer may send an unknown key, since the SDKs send LANGSMITH_API_KEY
     by default.
     """
+    if credentials.session_token is not None:
+        caller = credentials.acting_caller()
+        if caller is None:
+            limits.count_failure(client_network(settings()))
+            raise Unauthenticated(sessions.ENDED)
+        return caller
     if not credentials.presented_key:
         return credentials.local_developer
     if credentials.key_caller is not None:
@@ -94,7 +101,8 @@ def identify_if_known(credentials: Credentials, deployment: DeploymentRef | None
 def require_role(caller: Caller, role: Role) -> None:
     """Raise Forbidden if the caller's role is lower than the route's."""
     if not caller.may(role):
-        raise Forbidden(f"This needs the role {role}: the API key has the role {caller.role}")
+        what = "API key" if caller.session is None else "signed-in user"
+        raise Forbidden(f"This needs the role {role}: the {what} has the role {caller.role}")
 
 
 def caller_for_user(deployment: DeploymentRef, user: User | None) -> Caller:

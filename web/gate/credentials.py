@@ -1,4 +1,6 @@
-"""The credentials of a request: keys of the service, tokens of a deployment's code, a developer at their own machine.
+"""The credentials of a request: keys, sessions, tokens of a deployment's code, a developer at their own machine.
+
+A session counts for requests of the console's pages alone (web/gate/session_cookie.py), and only without a key.
 
 Calls without a key are possible for a developer under `runyard dev`. There are many conditions, because any page that
 a browser shows can send requests to this machine. A request from another site says so in `Origin` or
@@ -21,15 +23,15 @@ from urllib.parse import unquote_plus, urlsplit
 
 from flask import request
 
-from shared.access import api_keys, organizations
+from shared.access import api_keys, organizations, sessions
 from shared.access.api_keys import Caller
 from shared.errors import Refused
-from shared.settings import Settings
+from shared.settings import LOCAL_NAMES, Settings
 from shared.user_code import loopback
 from shared.user_code.loopback import LoopbackToken
+from web.gate import session_cookie
 from web.schemas import operations
 
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 # Role of a developer without a key in the control plane, who may call only its routes of the role `read`.
 DEVELOPER_ROLE = "run"
@@ -52,6 +54,7 @@ class Credentials:
         self.presented_key = _presented_key()
         self.tenant = request.headers.get("X-Tenant-Id", "").strip()
         self.has_loopback_token = loopback.HEADER in request.headers
+        self.session_token = None if self.presented_key else session_cookie.presented_session(settings)
 
     @cached_property
     def loopback(self) -> LoopbackToken | None:
@@ -65,17 +68,41 @@ class Credentials:
             return None
         return api_keys.authenticate(self.presented_key, bootstrap=self._settings.api_key)
 
+    @cached_property
+    def session_caller(self) -> Caller | None:
+        """The person whose session the request presents. None without one and for an unknown one.
+
+        Raises Unauthenticated if the session has ended.
+        """
+        session = None if self.session_token is None else sessions.find(self.session_token, self._settings)
+        return None if session is None else session.caller
+
+    def drop_session(self) -> None:
+        """Forget the session. For routes of a project's app, where a session counts for nothing."""
+        self.session_token = None
+        self.__dict__.pop("session_caller", None)
+        self.__dict__.pop("holder", None)
+
     def acting_caller(self) -> Caller | None:
-        """Return the caller of the presented key, in the organization that `X-Tenant-Id` names. Raises Refused."""
-        if self.key_caller is None or not self.tenant:
-            return self.key_caller
-        return organizations.acting_for(self.key_caller, self.tenant)
+        """Return the caller of the presented key or session, in the organization that `X-Tenant-Id` names.
+
+        Raises Refused.
+        """
+        caller = self.key_caller if self.presented_key else self.session_caller
+        if caller is None or not self.tenant:
+            return caller
+        return organizations.acting_for(caller, self.tenant)
 
     @cached_property
     def holder(self) -> Caller | None:
-        """The caller that a key of the service identifies. Without such a key: the local developer, else None."""
+        """The caller that a key or session identifies. Without either: the local developer, else None."""
+        if self.session_token is not None:
+            return self._acting_caller_if_valid()
         if not self.presented_key or not is_platform_key(self.presented_key, self._settings):
             return self.local_developer
+        return self._acting_caller_if_valid()
+
+    def _acting_caller_if_valid(self) -> Caller | None:
         try:
             return self.acting_caller()
         except Refused:

@@ -55,6 +55,8 @@ def enter(serve_app: ServeApp) -> Response | None:
     address, lookup = routing.look_up(address, credentials)
     # Before the role is read: a route of the project may cover a built-in one that has another role.
     route = routing.choose(address, lookup)
+    if route.is_app:
+        credentials.drop_session()  # a session acts only for the console, never for a project's own routes
     address, deployment = route.address, lookup.deployment
     set_patience(operations.statement_seconds())
     http = deployment.http if deployment is not None else {}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from flask import Flask, Response, current_app
 from prometheus_client import Gauge
 
-from shared.access import api_keys
+from shared.access import api_keys, sessions
 from shared.access.api_keys import OPERATOR, Caller
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import TooMany, Unavailable
@@ -151,11 +151,11 @@ class StreamSlot:
         self._close, self._caller = streams.open(caller), caller
 
     def transfer(self, response: Response) -> None:
-        """Let a stream keep the slot until its last byte, and end it when the key that opened it is no longer valid."""
+        """Let a stream keep the slot until its last byte, and end it when the key or session that opened it ends."""
         body = response.response
         if self._close is not None and self._caller is not None and isinstance(body, sse.Stream):
-            key_id = self._caller.key_id
-            body.guard(is_allowed=lambda: _is_alive(key_id), on_close=self._close)
+            caller, settings = self._caller, current_app.config["SETTINGS"]
+            body.guard(is_allowed=lambda: _is_alive(caller, settings), on_close=self._close)
             self._close = None
 
     def release(self) -> None:
@@ -220,10 +220,10 @@ def _describe(caller: Caller) -> str:
     return "This caller" if KIND_SEPARATOR in caller.key_id else "This API key"
 
 
-def _is_alive(key_id: str) -> bool:
-    if KIND_SEPARATOR in key_id:
-        return True
+def _is_alive(caller: Caller, settings: Settings) -> bool:
     try:
-        return api_keys.is_alive(key_id)
+        if caller.session is not None:
+            return sessions.is_alive(caller.session, settings)
+        return KIND_SEPARATOR in caller.key_id or api_keys.is_alive(caller.key_id)
     except Unavailable:
         return True  # the database is unavailable: the stream checks again soon

@@ -24,7 +24,7 @@ from gevent.event import Event as Signal
 from gevent.pool import Pool
 
 from shared import fleet
-from shared.access import api_keys, organizations
+from shared.access import api_keys, device_logins, organizations, sessions
 from shared.crons import firing
 from shared.deployments import revision_events, revisions
 from shared.errors import RunyardError, Unanswered, Unavailable
@@ -247,10 +247,12 @@ class Upkeep:
             broker.enqueue_build(revision_id)
 
     def _organizations(self) -> None:
-        """Purge the data of deleted organizations, and keys that ended long ago."""
+        """Purge the data of deleted organizations, and keys and sessions that ended long ago."""
         with connection() as conn:
             transitions = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)
+            sessions.purge_ended(conn, self._settings)
+            device_logins.purge_expired(conn)
         revision_events.announce(transitions)
 
 

@@ -19,6 +19,10 @@ OLD, NEW = new_key(), new_key()
 # Columns of bytes that are not encrypted: hashes, and public or opaque data.
 PLAIN = {
     "api_key.secret_hash",
+    "session.id",
+    "device_login.id",
+    "device_login.user_code_hash",
+    "question_link.token_hash",
     "upload.token_hash",
     "archive_chunk.data",
     "checkpoint.data",

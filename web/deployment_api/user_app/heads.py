@@ -21,6 +21,7 @@ from werkzeug.datastructures import Headers
 
 from shared.deployments.deployments import DeploymentRef
 from shared.hosts.pending_calls import HostCall
+from web.gate import session_cookie
 from web.gate.addresses import PATH_SAFE, RequestAddress, client_address, is_proxied, is_proxy
 from web.gate.context import request_id, settings, user
 from web.gate.credentials import is_platform_key, without_keys
@@ -230,8 +231,10 @@ def answer_headers(sent: Sequence[tuple[Any, Any]], address: RequestAddress) -> 
 
 
 def deployment_cookie(value: str, host: str, mount: str) -> str | None:
-    """Return a cookie that browsers send only to its own deployment, or None for a cookie of another domain."""
+    """Return a cookie that browsers send only to its own deployment. None for one of another domain, or of the service."""
     pair, *attributes = (part.strip() for part in value.split(";"))
+    if pair.partition("=")[0].strip() in session_cookie.NAMES:
+        return None
     kept, path = [pair], ""
     for attribute in attributes:
         name, _, text = attribute.partition("=")
