@@ -1,0 +1,15 @@
+"""Add questions to people, the times of a run's nodes and calls, changes of an organization, and people who sign in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0101"
+down_revision = "0100"
+
+
+def upgrade() -> None:
+    tables = Path(__file__).with_suffix(".sql").read_text()
+    op.get_bind().exec_driver_sql(tables)
