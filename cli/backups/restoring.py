@@ -258,8 +258,15 @@ def _drop(conn: Connection, target: TargetDatabase) -> None:
         conn.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(map(sql.Identifier, target.tables))))
 
 
+# Open questions stay open, but send no webhook and do not expire.
+PAUSE_QUESTIONS = """
+UPDATE question SET webhook_due_at = NULL, expires_at = NULL
+WHERE closed_at IS NULL AND (webhook_due_at IS NOT NULL OR expires_at IS NOT NULL)
+"""
+
+
 def _pause(conn: Connection) -> None:
-    """Disable crons, end webhook deliveries, and request the cancellation of live runs.
+    """Disable crons, end webhook deliveries, pause questions, and request the cancellation of live runs.
 
     The runs are ended after the migration to this release's version (`end_live_runs`).
     """
@@ -268,6 +275,7 @@ def _pause(conn: Connection) -> None:
         "UPDATE webhook_delivery SET ended_at = now(), owner = NULL, failure = %s WHERE ended_at IS NULL",
         (PAUSED,),
     )
+    conn.execute(PAUSE_QUESTIONS.encode())
     conn.execute(
         b"UPDATE run SET webhook = NULL, cancel_requested = 'interrupt', cancel_reason = %s"
         b" WHERE is_live(status)",
@@ -278,7 +286,7 @@ def _pause(conn: Connection) -> None:
 def end_live_runs() -> int:
     """Cancel all live runs. Returns their number.
 
-    Cancelling ends a pending run at once; upkeep ends running ones. Requires a connected process (`local.connected`).
+    Cancelling ends a pending run at once; upkeep ends running ones. Pauses the questions that threads ask again. Requires a connected process (`local.connected`).
     """
     query = "SELECT deployment_id, thread_id, run_id FROM run WHERE is_live(status) ORDER BY created_seq"
     with postgres.connection() as conn:
@@ -286,6 +294,8 @@ def end_live_runs() -> int:
     for row in rows:
         with postgres.connection() as conn:
             cancel.cancel_run(conn, row.deployment_id, row.thread_id, row.run_id, reason=PAUSED)
+    with postgres.connection() as conn:
+        conn.execute(text(PAUSE_QUESTIONS))  # a thread whose answer is cancelled asks again
     return len(rows)
 
 

@@ -55,7 +55,9 @@ class AnswerQuestion:
         Invalid for a value at a breakpoint, and QuestionClosed if the question is answered or closed already.
         """
         keys = {"deployment_id": deployment.id, "thread_id": request.thread_id}
-        conn.execute(resume.LOCK_THREAD, keys)  # the next statement sees what the holder of the lock has committed
+        conn.execute(
+            resume.LOCK_THREAD, keys
+        )  # the next statement sees what the holder of the lock has committed
         row = _OF_THREAD.row(conn, **keys, question_id=self.question_id)
         if row is None:
             raise records.missing()

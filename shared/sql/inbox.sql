@@ -64,7 +64,7 @@ RETURNS TABLE (interrupt_id text, kind text, value json) LANGUAGE sql STABLE AS 
       AND newest.status = 'success'
       AND (newest.ended_at = questions_of_thread.state_updated_at OR EXISTS (
           SELECT FROM question q WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread
-            AND q.run_id = newest.run_id AND q.kind = 'breakpoint'))
+            AND q.run_id = newest.run_id AND q.kind = 'breakpoint' AND q.closed_at IS NULL))
 $$;
 
 -- install: key_label

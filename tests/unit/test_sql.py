@@ -112,7 +112,7 @@ DIGESTS = {
     "thread_title": "df06dcdfe315",
     "open_interrupts": "94f980b35cac",
     "named_interrupts": "b720d7a4b05d",
-    "questions_of_thread": "0f7fb522b388",
+    "questions_of_thread": "d65fbe1ac5a0",
     "key_label": "accc16e26dc5",
     "record_answers_1": "de9299d281d2",
     "update_questions_1": "a4a4dc7e407b",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,6 +20,7 @@ from shared.threads import records, state
 from tests.support import owning
 from tests.support.creating import insert_run
 
+migration = import_module("shared.migrations.versions.0101_questions")
 ONE = {"task": [{"id": "q", "value": {"question": "May I?"}}]}
 TWO = {"task": [{"id": "q", "value": 1}], "other": [{"id": "r", "value": 2}]}
 
@@ -314,3 +316,18 @@ def test_the_title_of_a_thread(deployment: DeploymentRef, metadata: Any, values:
     with connection() as conn:
         query = text("SELECT thread_title(CAST(:metadata AS jsonb), CAST(:values AS json))")
         assert conn.execute(query, {"metadata": dumps(metadata), "values": dumps(values)}).scalar() == title
+
+
+def test_the_migration_fills_in_the_questions_of_interrupted_threads(graph: Graph) -> None:
+    other, plain = Graph(graph.deployment), Graph(graph.deployment)
+    graph.ask(TWO)
+    other.ask(None, next=["work"])
+    updated(plain, ["work"])
+    with connection() as conn:
+        conn.execute(text("DELETE FROM question"))
+        conn.exec_driver_sql(migration.FILL)
+    assert graph.open == ["q", "r"]
+    assert other.open == ["breakpoint"]
+    assert plain.open == []
+    graph.end(graph.resume({"q": 1}), {"other": TWO["other"]})
+    assert graph.open == ["r"]
