@@ -21,7 +21,7 @@ from uuid_utils.compat import uuid7
 from shared.deployments import deployments
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Denied, Forbidden, Gone, NotFound
-from shared.inbox import answers
+from shared.inbox import answers, records
 from shared.inbox.records import QuestionClosed
 from shared.infra.postgres import Row, connection
 from shared.records import ANYTHING, ID, TEXT, TEXT_OR_NULL, TIME, TIME_OR_NULL, Record, RecordField, one_of
@@ -90,16 +90,13 @@ def create(
     values = {"link_id": uuid7(), "question_id": question_id, "token_hash": _hash(token), "label": label}
     row = _CREATE.row(conn, **values, key_id=key_id, seconds=seconds, most=MAX_LINKS)
     if row is None:
-        valid = [
-            link for link in list_all(conn, question_id) if link["used_at"] is link["revoked_at"] is None
-        ]
-        if len(valid) < MAX_LINKS:
+        if records.get(conn, question_id)["closed_at"] is not None:
             raise QuestionClosed
         raise Conflict(f"This question has {MAX_LINKS} links that are valid: revoke some first.")
     return row, token
 
 
-def list_all(conn: Connection, question_id: UUID) -> list[Row]:
+def list_all(conn: Connection, question_id: UUID) -> Sequence[Row]:
     """Return the links of a question, oldest first, at most MAX_LISTED."""
     return _LIST.rows(conn, question_id=question_id, limit=MAX_LISTED)
 

@@ -38,6 +38,11 @@ def create(client: FlaskClient, question_id: UUID, **body: Any) -> tuple[dict[st
     return record, token
 
 
+def list_links(client: FlaskClient, question_id: UUID) -> list[Any]:
+    found: Any = client.get(f"/v2/inbox/{question_id}/links").json
+    return list(found)
+
+
 def show(client: FlaskClient, token: str) -> tuple[int, Any]:
     response = client.post("/v2/inbox/link/question", json={"token": token})
     return response.status_code, response.json
@@ -79,7 +84,7 @@ def test_a_person_without_an_account_answers_once(
     assert (found["answer_run_id"], run["status"]) == (run["run_id"], "pending")
     for again in (show(anonymous, token), answer(anonymous, token)):
         assert again == (410, {"detail": links.USED})
-    (listed,) = client.get(f"/v2/inbox/{question_id}/links").json
+    (listed,) = list_links(client, question_id)
     assert (listed["id"], listed["created_by"], listed["revoked_at"]) == (record["id"], "bootstrap", None)
     assert listed["used_at"] is not None
 
@@ -231,7 +236,7 @@ def test_a_question_has_a_limited_number_of_valid_links(
     first, _ = create(client, question_id)
     create(client, question_id)
     refused = client.post(f"/v2/inbox/{question_id}/link", json={})
-    assert (refused.status_code, "revoke some" in refused.json["detail"]) == (409, True)
+    assert (refused.status_code, "revoke some" in refused.text) == (409, True)
     client.delete(f"/v2/inbox/links/{first['id']}")
     create(client, question_id)
 
@@ -246,7 +251,7 @@ def test_links_belong_to_an_organization_and_need_the_role_run(
     assert stranger.delete(f"/v2/inbox/links/{record['id']}").status_code == 404
     assert reader.post(f"/v2/inbox/{question_id}/link", json={}).status_code == 403
     assert reader.delete(f"/v2/inbox/links/{record['id']}").status_code == 403
-    assert [link["id"] for link in reader.get(f"/v2/inbox/{question_id}/links").json] == [record["id"]]
+    assert [link["id"] for link in list_links(reader, question_id)] == [record["id"]]
     assert show(app.test_client(), token)[0] == 200
 
 

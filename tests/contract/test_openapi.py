@@ -67,6 +67,8 @@ CREATES_NOTHING = (
     "/deploy_logs",
     "/drain",
     "/interrupt",
+    "/link",  # a stored response would contain the link's token
+    "/link/question",
     "/traffic/abort",
     "/traffic/promote",
     "/push-token",

@@ -87,6 +87,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         )
         conn.execute(update(GRAPH).values(drawings={"0": {}, "all": {}}))
     owner.call("PUT", "/d/chat/store/items", {**ITEM, "value": {"v": "their-metadata"}})
+    question_id = make.question(deployment, value="their-metadata")
     fill = {
         "cron_id": owner.post("/d/chat/runs/crons", {**CRON, "metadata": {"of": "their-metadata"}}).json[
             "cron_id"
@@ -101,7 +102,8 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
-        "question_id": str(make.question(deployment, value="their-metadata")),
+        "question_id": str(question_id),
+        "link_id": str(make.question_link(question_id)),
         "organization_id": str(organization_id),
         "key_id": key.split("_")[1],
         "worker_id": str(uuid4()),

@@ -166,6 +166,43 @@ def test_another_process_leads_upkeep_when_the_leader_is_killed(
     wait_until(lambda: sdk.runs.get(thread_id, run["run_id"])["status"] == "success", timeout=30)
 
 
+def test_questions_are_announced_and_expire_once_though_leaders_are_killed(
+    stack: Stack, sdk: SyncLangGraphClient
+) -> None:
+    threads = [sdk.threads.create()["thread_id"] for _ in range(12)]
+    deployment = f"/v2/deployments/{stack.record('kitchen')['id']}"
+    expiring = {"expire_after_seconds": 3600, "on_expiry": {"action": "answer", "answer": "late"}}
+    with receiving() as receiver, psycopg.connect(stack.database_url, autocommit=True) as conn:
+        rules = {"webhook": receiver.url, **expiring}
+        stack.client.patch(deployment, json={"inbox": rules}).raise_for_status()
+        for thread_id in threads:
+            sdk.runs.wait(thread_id, "asks", input={"text": "a"})
+        for process in ("builder", "runner", "builder"):
+            lead(stack, stack.pids(process)[0])
+            conn.execute(
+                "UPDATE question SET expires_at = now() WHERE question_id IN (SELECT question_id FROM question"
+                " WHERE closed_at IS NULL AND thread_id = ANY(%s) ORDER BY question_id LIMIT 4)",
+                (threads,),
+            )
+            stack.kill(process)
+            wait_until(lambda process=process: stack.pids(process), 30)
+
+        def received() -> set[tuple[str, str, str]]:
+            documents = [(call.id, call.document) for call in receiver.calls]
+            return {(id, body["type"], body["question"]["thread_id"]) for id, body in documents}
+
+        wait_until(lambda: len(received()) >= 2 * len(threads), 60)
+        for thread_id in threads:
+            wait_until(lambda id=thread_id: sdk.threads.get(id)["status"] == "idle", 30)
+        stack.client.patch(deployment, json={"inbox": None}).raise_for_status()
+
+    sent = sorted((thread_id, kind) for _, kind, thread_id in received())
+    assert sent == [(id, kind) for id in sorted(threads) for kind in ("question.asked", "question.expired")]
+    assert [len(sdk.runs.list(thread_id)) for thread_id in threads] == [2] * len(threads)
+    logs = [sdk.threads.get_state(thread_id)["values"]["log"] for thread_id in threads]
+    assert logs == [["before", "late", "after"]] * len(threads)
+
+
 def test_a_threads_stream_has_each_run_once_though_runners_are_killed(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:

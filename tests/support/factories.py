@@ -14,6 +14,7 @@ from uuid_utils.compat import uuid7
 
 from shared import assistants
 from shared.deployments.deployments import DeploymentRef, resolve
+from shared.inbox import links
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import (
@@ -198,6 +199,13 @@ def question(deployment: DeploymentRef, thread_id: UUID | None = None, **columns
     values = {"interrupt_id": "q", "kind": "interrupt", "value": value, "title": "", **columns}
     _insert(QUESTION, question_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
     return id
+
+
+def question_link(question_id: UUID) -> UUID:
+    """Insert a valid link for a question. Returns its id."""
+    with connection() as conn:
+        row, _ = links.create(conn, question_id, key_id="", seconds=3600, label=None)
+    return UUID(str(row["link_id"]))
 
 
 def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
