@@ -73,13 +73,13 @@ scenario("what is on its way is interrupted", async ({ page, open, unique }) => 
   const name = unique("waits");
   await api("POST", "/v2/deployments", { name, source: "internal_source" });
   await open(await pathOf(name));
-  await page.getByText("It serves nothing yet.").waitFor();
+  await page.getByText("No revision serves yet.").waitFor();
   await page.getByRole("button", { name: "Interrupt" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Interrupt" }).click();
   await revision(page, 1).getByText("INTERRUPTED").waitFor();
   await page.getByRole("tab", { name: "Settings" }).click();
   await page.getByRole("button", { name: "Delete this deployment" }).click();
-  await page.getByRole("dialog").getByRole("button", { name: "Delete for good" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete permanently" }).click();
   await page.getByRole("heading", { name: "Overview" }).waitFor();
   assert.equal(await record(name), undefined);
 });
@@ -91,7 +91,7 @@ scenario("variables are set and unset, never shown", async ({ page, open, deploy
   await page.getByLabel("Name").fill(name);
   await page.getByLabel("Value").fill("hush-hush");
   await page.getByRole("button", { name: "Set", exact: true }).click();
-  await page.getByText("to be set").waitFor();
+  await page.getByText("will be set").waitFor();
   await check();
   await page.getByRole("button", { name: "Apply the change" }).click();
   await page.getByRole("button", { name: "Apply the change" }).waitFor({ state: "detached" });
@@ -109,14 +109,14 @@ scenario("variables are set and unset, never shown", async ({ page, open, deploy
 scenario("limits are set, and what cannot be is said at its field", async ({ page, open, deployments: { shop }, allow }) => {
   allow(/status of 422/);
   await open(await pathOf(shop, "tab=settings"));
-  await page.getByLabel("Runs at a time").fill("many");
+  await page.getByLabel("Concurrent runs").fill("many");
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByRole("alert").first().waitFor();
-  await page.getByLabel("Runs at a time").fill("7");
+  await page.getByLabel("Concurrent runs").fill("7");
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByText("max_concurrent_runs 7").waitFor();
   assert.equal((await record(shop)).limits.max_concurrent_runs, 7);
-  await page.getByLabel("Runs at a time").fill("");
+  await page.getByLabel("Concurrent runs").fill("");
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByText("max_concurrent_runs 7").waitFor({ state: "detached" });
 });
@@ -171,8 +171,8 @@ scenario("who may only look is offered nothing else, and refused it", async ({ p
   await revision(page, 1).waitFor();
   for (const name of ["Redeploy", "Roll back", "Interrupt"]) assert.equal(await page.getByRole("button", { name }).count(), 0);
   await page.getByRole("tab", { name: "Settings" }).click();
-  await page.getByLabel("Runs at a time").waitFor();
-  assert.ok(await page.getByLabel("Runs at a time").isDisabled());
+  await page.getByLabel("Concurrent runs").waitFor();
+  assert.ok(await page.getByLabel("Concurrent runs").isDisabled());
   for (const name of ["Save", "Set", "Unset", "Delete this deployment"]) assert.equal(await page.getByRole("button", { name, exact: true }).count(), 0);
   await assert.rejects(api("POST", `/v2/deployments/${id}/revisions/${served}/redeploy`, undefined, { key }), { status: 403 });
   await assert.rejects(api("PATCH", `/v2/deployments/${id}`, { pool: "other" }, { key }), { status: 403 });

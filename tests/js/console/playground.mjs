@@ -22,7 +22,7 @@ const run = (page) => page.getByRole("button", { name: "Run", exact: true });
 
 async function change(page, number, text) {
   await page.locator(".message.human").nth(number).getByRole("button", { name: "Edit" }).click();
-  await page.getByRole("textbox", { name: "The message, changed" }).fill(text);
+  await page.getByRole("textbox", { name: "Edited message" }).fill(text);
   await page.getByRole("button", { name: "Send from here" }).click();
 }
 
@@ -51,7 +51,7 @@ scenario("a chat streams, is rejoined, stopped, and goes on", async ({ page, ope
   await idle(page);
   await page.locator(".play-stands", { hasText: "Stopped before answer" }).waitFor();
   await release(chatroom, other);
-  await page.getByRole("button", { name: "Go on" }).click();
+  await page.getByRole("button", { name: "Continue" }).click();
   await hears(page, `heard: ${other}.`);
   await idle(page);
   assert.equal(await page.locator(".play-stands").count(), 0);
@@ -73,7 +73,7 @@ scenario("earlier messages are changed and sent again", async ({ page, open, dep
   await idle(page);
   assert.deepEqual(await said(page), ["none of these", "heard: none of these."]);
   await page.getByRole("button", { name: "New thread" }).click();
-  await page.getByRole("heading", { name: "Say something" }).waitFor();
+  await page.getByRole("heading", { name: "Send a message" }).waitFor();
   assert.equal(threadOf(page), null);
   await page.goBack();
   await hears(page, "heard: none of these.");
@@ -243,7 +243,7 @@ scenario("an assistant is made, used, and changed", async ({ page, open, unique,
   const json = dialog.getByRole("textbox", { name: "Context as JSON" });
   await holds(json, "warm");
   assert.deepEqual(JSON.parse(await json.inputValue()), { tone: "warm", repeat: 1 });
-  await dialog.getByRole("button", { name: "Make assistant" }).click();
+  await dialog.getByRole("button", { name: "Create assistant" }).click();
   await chosen(1);
   await page.locator(".composer-form [data-field=customer] textarea").fill("Ada");
   await run(page).click();
@@ -260,7 +260,7 @@ scenario("who may only read is shown a thread, and nothing to send", async ({ pa
   await api("POST", `/d/${chatroom}/threads/${thread}/runs/wait`, { assistant_id: "chat", input: { messages: "hello" } });
   await open(`${at(chatroom, "chat")}?thread=${thread}`, { key: await keyOf("read") });
   await hears(page, "heard: hello.");
-  await page.getByText("Your role may read here").waitFor();
+  await page.getByText("Your role can read this page").waitFor();
   assert.equal(await page.getByRole("button", { name: /Send|Edit|New assistant|Change/ }).count(), 0);
 });
 

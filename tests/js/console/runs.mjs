@@ -35,7 +35,7 @@ scenario("what waits says why, what runs is cancelled", async (it) => {
   await it.check();
   await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).click();
   assert.equal((await ended(it, first)).status, "interrupted");
-  await page.getByRole("button", { name: "Again from the last checkpoint" }).waitFor();
+  await page.getByRole("button", { name: "Retry from the last checkpoint" }).waitFor();
 });
 
 scenario("a failed run says why, and runs again from its last checkpoint", async (it) => {
@@ -48,7 +48,7 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await page.getByTitle(failed.run_id, { exact: true }).click();
   await page.getByText("boom happened").first().waitFor();
   await page.getByRole("list", { name: "Nodes over time" }).getByText("failed").waitFor();
-  await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
+  await page.getByRole("button", { name: "Retry from the last checkpoint" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
   await page.getByText("Again of").waitFor();
   const [newest] = await it.api("GET", at(it, `/threads/${id}/runs`));
@@ -56,9 +56,9 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await ended(it, newest);
   it.allow(/status of 409/);
   await open(pageOf(it, failed));
-  await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
-  await page.getByRole("heading", { name: "The thread has moved on" }).waitFor();
-  await page.getByRole("button", { name: "Fork and run again" }).click();
+  await page.getByRole("button", { name: "Retry from the last checkpoint" }).click();
+  await page.getByRole("heading", { name: "The thread has changed" }).waitFor();
+  await page.getByRole("button", { name: "Fork and retry" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
   assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 3);
 });
@@ -197,8 +197,8 @@ scenario("who may only read sees runs, and cancels none", async (it) => {
   const key = await it.keyOf("read");
   await open(at(it, `/runs?thread=${id}`), { key });
   await page.getByText("ValueError: boom happened").waitFor();
-  assert.equal(await page.getByRole("button", { name: "Again" }).count(), 0);
+  assert.equal(await page.getByRole("button", { name: "Retry" }).count(), 0);
   await open(pageOf(it, run), { key });
   await page.getByText("boom happened").first().waitFor();
-  assert.equal(await page.getByRole("button", { name: /Again|Cancel/ }).count(), 0);
+  assert.equal(await page.getByRole("button", { name: /Retry|Cancel/ }).count(), 0);
 });

@@ -33,7 +33,7 @@ scenario("assistants are found by graph, name and metadata, and a stranger's nam
   await page.getByLabel("Metadata").fill('{"note": ');
   await page.getByRole("alert").waitFor();
   await page.getByLabel("Metadata").fill('{"note": "none"}');
-  await heading(page, "No such assistant").waitFor();
+  await heading(page, "No assistant matches").waitFor();
   await button(page, "Show all").click();
   await row(page, HOSTILE).waitFor();
 });
@@ -47,7 +47,7 @@ scenario("an assistant is made, changed, taken back to its first version and del
   await dialog(page).getByLabel("Name").fill(name);
   await dialog(page).getByLabel("word").fill("hello");
   await check();
-  await button(dialog(page), "Make it").click();
+  await button(dialog(page), "Create assistant").click();
   await heading(page, name).waitFor();
   await button(page, "Change").click();
   await dialog(page).getByLabel("loud").check();
@@ -57,15 +57,15 @@ scenario("an assistant is made, changed, taken back to its first version and del
   const differences = page.getByRole("region", { name: "Differences" });
   await differences.getByRole("row", { name: "added context.loud true" }).waitFor();
   assert.equal(await differences.getByRole("row").count(), 2);
-  await page.getByLabel("also what is the same").check();
+  await page.getByLabel("Show equal entries").check();
   await differences.getByRole("row", { name: "context.word hello hello" }).waitFor();
   await check();
   await isInert(page);
-  await button(page, "Make it active: version 1").click();
+  await button(page, "Activate version 1").click();
   await page.getByRole("tab", { name: "Version 1" }).waitFor();
   const id = page.url().match(/assistants\/([^?]+)/)[1];
   assert.deepEqual((await call(it, "GET", `/assistants/${id}`)).context, { word: "hello" });
-  assert.match(await page.getByRole("link", { name: "Try it" }).getAttribute("href"), new RegExp(`playground/greets\\?assistant=${id}`));
+  assert.match(await page.getByRole("link", { name: "Open in playground" }).getAttribute("href"), new RegExp(`playground/greets\\?assistant=${id}`));
   await button(page, "Delete").click();
   await button(dialog(page), "Delete").click();
   await heading(page, "Assistants").waitFor();
@@ -75,14 +75,14 @@ scenario("an assistant is made, changed, taken back to its first version and del
 scenario("a cron says in words when it is due, what it did, and when it is due next", async (it) => {
   const { page, open, deployments } = it;
   await open(at(it, "crons", `cron=${deployments.fired}`));
-  await heading(page, "Next").waitFor();
+  await heading(page, "Next times").waitFor();
   await page.getByRole("row", { name: "Monday to Friday at 09:30 30 9 * * 1-5 Europe/Berlin" }).waitFor();
   const firings = page.locator(".firings li");
   await firings.first().waitFor();
   assert.equal(await firings.count(), 5);
   assert.match(await firings.first().textContent(), /^(Mon|Tue|Wed|Thu|Fri), .* 09:30:00 (CET|CEST|GMT\+[12]) in \d+ (h|days|min)$/);
-  await page.getByLabel("The cron").getByText("success").first().waitFor();
-  assert.match(await page.getByLabel("The cron").getByRole("link").first().getAttribute("href"), /#\/d\/shelf\/runs\/.+\/.+/);
+  await page.getByRole("region", { name: "Cron", exact: true }).getByText("success").first().waitFor();
+  assert.match(await page.getByRole("region", { name: "Cron", exact: true }).getByRole("link").first().getAttribute("href"), /#\/d\/shelf\/runs\/.+\/.+/);
   await isInert(page);
 });
 
@@ -123,7 +123,7 @@ scenario("the store is walked by namespace, searched by meaning and by value", a
   const { page, open, check } = it;
   await open(at(it, "store"));
   await row(page, HOSTILE.slice(0, 20)).first().waitFor();
-  await button(page, "What is below hostile").click();
+  await button(page, "Namespaces below hostile").click();
   await page.getByRole("link", { name: "<script>alert(1)</script>" }).waitFor();
   await isInert(page);
   await page.getByRole("link", { name: "users", exact: true }).click();
@@ -159,7 +159,7 @@ scenario("an item is put, changed and deleted", async (it) => {
   await button(page, "New item").first().click();
   await dialog(page).getByLabel("Key").fill(key);
   await dialog(page).getByLabel("Value").fill('{"tea": true}');
-  await dialog(page).getByLabel("Minutes it lives").fill("30");
+  await dialog(page).getByLabel("Time to live in minutes").fill("30");
   await check();
   await button(dialog(page), "Save").click();
   await row(page, key).getByText("in 30 min").waitFor();
@@ -184,7 +184,7 @@ scenario("webhooks are found by what became of them, and sent again", async (it)
   await row(page, "pending").getByText("500").waitFor();
   await isInert(page);
   await row(page, "pending").getByRole("button", { name: /^Retry/ }).click();
-  await page.getByText("It is sent again.").waitFor();
+  await page.getByText("The webhook is being sent again.").waitFor();
   await page.getByLabel("Status").selectOption("delivered");
   await row(page, "pending").waitFor({ state: "detached" });
   assert.ok(!(await page.textContent("main")).includes("secret=1"));

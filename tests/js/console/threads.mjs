@@ -80,7 +80,7 @@ scenario("a state is edited at a checkpoint, and the fork runs on", async (it) =
   await dialog.getByText("Writes").waitFor();
   await dialog.getByLabel("As if written by").selectOption("count");
   await it.check();
-  await dialog.getByRole("button", { name: "Save and run on" }).click();
+  await dialog.getByRole("button", { name: "Save and run" }).click();
   await dialog.waitFor({ state: "detached" });
   await until(async () => (await it.api("GET", at(it, `/threads/${id}/state`))).values.log.length === 3, "it ran on");
   await option(page, "update").waitFor();
@@ -98,7 +98,7 @@ scenario("a node that a Command(goto) chose is run after an edit, and nothing el
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Values").fill(JSON.stringify({ log: [text] }));
     await dialog.getByText("Writes").waitFor();
-    await dialog.getByRole("button", { name: "Save and run on" }).click();
+    await dialog.getByRole("button", { name: "Save and run" }).click();
   };
   await open(at(it, `/threads/${id}`));
   await option(page, "choose").click();
@@ -117,6 +117,23 @@ scenario("a node that a Command(goto) chose is run after an edit, and nothing el
   await edit("last");
   await page.getByText("No run was started, because no node follows the changed state.").waitFor();
   assert.equal(await runs(), 2);
+});
+
+scenario("a state that was saved without a run says so", async (it) => {
+  const { page, open } = it;
+  it.allow(/status of 409/);
+  const id = await threadOf(it, "counts", { n: 2, seconds: 0 });
+  await open(at(it, `/threads/${id}`));
+  await option(page, "count").last().click();
+  await changes(page).getByText("log[0]").waitFor();
+  await page.route(/\/runs$/, (route) => (route.request().method() === "POST" ? route.fulfill({ status: 409, json: { detail: "The queue is full." } }) : route.fallback()));
+  await page.getByRole("button", { name: "Edit and fork…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("As if written by").selectOption("count");
+  await dialog.getByRole("button", { name: "Save and run" }).click();
+  await page.getByText("The state was saved, but no run was started: The queue is full.").waitFor();
+  await option(page, "update").waitFor();
+  assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 1);
 });
 
 scenario("a run is replayed from a checkpoint", async (it) => {

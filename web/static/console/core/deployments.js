@@ -4,7 +4,7 @@ import { control } from "./api.js";
 import { useResource } from "./resource.js";
 
 /**
- * The record of the deployment that the address names, by `id` or by `name`; null while it is not known.
+ * The record of the deployment in the address, by `id` or by `name`; null while it loads or if there is none.
  * @param {{id?: string, name?: string}} params
  * @returns {any | null}
  */
@@ -12,7 +12,7 @@ export function useDeployment({ id, name }) {
   return useDeploymentResource({ id, name }).data ?? null;
 }
 
-/** The same with its error and how to load it again. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
+/** The record of a deployment as a resource, with its error and a function that loads it again. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
 export function useDeploymentResource({ id, name }, options = {}) {
   return useResource((signal) => load({ id, name }, signal), [id, name], options);
 }

@@ -1,8 +1,9 @@
-// One assistant: what it is now, and its versions side by side with what differs marked.
+// An assistant: its active version, and all versions with the differences between two of them.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
-import { text } from "../core/format.js";
+import { assistantName, revisionName, text } from "../core/format.js";
+import { useDocumentTitle } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, navigate, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
@@ -23,13 +24,14 @@ export default function AssistantPage({ params: { name, id }, query }) {
   const { graphs } = useGraphs(name);
   const [isEdited, setEdited] = useState(false);
   const it = found.data;
+  useDocumentTitle(it && assistantName(it));
   const crumbs = [{ label: "Assistants", href: href(["d", name, "assistants"]) }];
   if (!it) return html`<${Page} title="Assistant" crumbs=${crumbs}><${ErrorBox} error=${found.error} retry=${found.reload} />${!found.error && html`<${Loading} />`}<//>`;
   const remove = async () => {
     if (await removeAssistant(name, it)) navigate(["d", name, "assistants"]);
   };
   const actions = html`
-    <a class="button" href=${href(["d", name, "playground", it.graph_id], { assistant: it.assistant_id })}>Try it</a>
+    <a class="button" href=${href(["d", name, "playground", it.graph_id], { assistant: it.assistant_id })}>Open in playground</a>
     ${can("run") && html`
       <${Button} kind="primary" onClick=${() => setEdited(true)}>Change<//>
       <${Button} kind="danger" onClick=${remove}>Delete<//>`}`;
@@ -38,9 +40,9 @@ export default function AssistantPage({ params: { name, id }, query }) {
   return html`
     <${Page} title=${text(it.name || "Untitled", 200)} crumbs=${crumbs} actions=${actions}>
       <dl class="facts">
-        <dt>Id</dt><dd><${Id} value=${it.assistant_id} whole=${true} /></dd>
+        <dt>Id</dt><dd><${Id} value=${it.assistant_id} /></dd>
         <dt>Graph</dt><dd><code>${it.graph_id}</code></dd>
-        <dt>Made</dt><dd><${Ago} at=${it.created_at} /></dd>
+        <dt>Created</dt><dd><${Ago} at=${it.created_at} /></dd>
         <dt>Changed</dt><dd><${Ago} at=${it.updated_at} /></dd>
         ${it.description && html`<dt>Description</dt><dd class="wrap">${text(it.description, 4000)}</dd>`}
       </dl>
@@ -81,7 +83,7 @@ function Versions({ name, it, query, onChange }) {
     <${Table} label="Versions" rows=${versions} rowKey="version" columns=${columns(it, left, right, makeLatest)} />
     <${Pager} offset=${offset} limit=${VERSIONS} count=${versions.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null, left: null, right: null })} />
     ${right && (left === right
-      ? html`<p class="quiet">There is one version so far. A change makes another, and both are compared here.</p>`
+      ? html`<p class="quiet">There is only one version. After a change, two versions are compared here.</p>`
       : html`<h2>Version ${left.version} and version ${right.version}</h2>
         <${SideBySide} before=${comparable(left)} after=${comparable(right)} beforeTitle="Version ${left.version}" afterTitle="Version ${right.version}" />`)}`;
 }
@@ -97,11 +99,11 @@ const columns = (it, left, right, makeLatest) => [
   { title: "Version", key: "version", cell: (/** @type {any} */ one) => html`<b>${one.version}</b> ${one.version === it.version && html`<${Pill} status="active" />`}` },
   { title: "Left", key: "left", cell: (/** @type {any} */ one) => choice("left", one.version, left) },
   { title: "Right", key: "right", cell: (/** @type {any} */ one) => choice("right", one.version, right) },
-  { title: "Name", key: "name", cell: (/** @type {any} */ one) => text(one.name || "Untitled", 60) },
-  { title: "Made", key: "made", cell: (/** @type {any} */ one) => html`<${Ago} at=${one.created_at} />` },
+  { title: "Name", key: "name", cell: (/** @type {any} */ one) => assistantName(one) },
+  { title: "Created", key: "created", cell: (/** @type {any} */ one) => html`<${Ago} at=${one.created_at} />` },
   {
     title: "", key: "actions", align: RIGHT, hidden: !can("run"),
-    cell: (/** @type {any} */ one) => one.version !== it.version && html`<${Button} kind="plain" label="Make it active: version ${one.version}" onClick=${() => makeLatest(one.version)}>Make it active<//>`,
+    cell: (/** @type {any} */ one) => one.version !== it.version && html`<${Button} kind="plain" label="Activate version ${one.version}" onClick=${() => makeLatest(one.version)}>Activate<//>`,
   },
 ];
 

@@ -1,8 +1,8 @@
-// Assistants of a deployment: named configurations of its graphs; found by graph, name and metadata.
+// The assistants of a deployment: named configurations of its graphs. Filters: graph, name and metadata.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
-import { text } from "../core/format.js";
+import { assistantName, text } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { href, navigate, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
@@ -21,7 +21,7 @@ export default function AssistantsPage({ params: { name }, query }) {
   const offset = Number(query.offset ?? 0);
   const metadata = parse(query.metadata ?? "");
   const isObject = metadata.value === undefined || (typeof metadata.value === "object" && metadata.value !== null && !Array.isArray(metadata.value));
-  const wrong = metadata.error ?? (isObject ? null : 'Metadata is an object: {"owner": "ann"}');
+  const wrong = metadata.error ?? (isObject ? null : 'Metadata must be a JSON object: {"owner": "ann"}');
   const filter = { ...(query.graph && { graph_id: query.graph }), ...(query.name && { name: query.name }), ...(!wrong && metadata.value && { metadata: metadata.value }) };
   const { graphs } = useGraphs(name);
   const found = useResource((signal) => load(name, filter, offset, signal), [name, JSON.stringify(filter), offset]);
@@ -29,8 +29,8 @@ export default function AssistantsPage({ params: { name }, query }) {
   const make = can("run") && graphs.length > 0 && html`<${Button} kind="primary" onClick=${() => setMaking(true)}>New assistant<//>`;
   const isFiltered = Object.keys(filter).length > 0;
   const empty = isFiltered
-    ? html`<${Empty} title="No such assistant" action=${html`<${Button} onClick=${() => setQuery({ graph: null, name: null, metadata: null, offset: null })}>Show all<//>`} />`
-    : html`<${Empty} title="No assistants yet" text="Each graph has one of its own as soon as a revision serves." action=${make} />`;
+    ? html`<${Empty} title="No assistant matches" action=${html`<${Button} onClick=${() => setQuery({ graph: null, name: null, metadata: null, offset: null })}>Show all<//>`} />`
+    : html`<${Empty} title="No assistants yet" text="Each graph has a default assistant as soon as a revision serves." action=${make} />`;
   return html`
     <${Page} title="Assistants" actions=${make}>
       <div class="filters">
@@ -50,7 +50,7 @@ export default function AssistantsPage({ params: { name }, query }) {
     <//>`;
 }
 
-/** A page of assistants and how many there are. @param {string} name @param {any} filter @param {number} offset @param {AbortSignal} signal */
+/** A page of assistants, and the number of all that match. @param {string} name @param {any} filter @param {number} offset @param {AbortSignal} signal */
 async function load(name, filter, offset, signal) {
   const answer = await deployment(name).respond("POST", "/assistants/search", { body: { ...filter, limit: PAGE, offset, sort_by: "updated_at" }, signal });
   return { rows: await answer.json(), total: Number(answer.headers.get("x-pagination-total")) };
@@ -58,7 +58,7 @@ async function load(name, filter, offset, signal) {
 
 /** @param {string} name @param {() => void} reload */
 const columns = (name, reload) => [
-  { title: "Name", key: "name", cell: (/** @type {any} */ it) => html`<a href=${href(["d", name, "assistants", it.assistant_id])}><b class="cut" title=${text(it.name, 500)}>${text(it.name || "Untitled", 60)}</b></a>` },
+  { title: "Name", key: "name", cell: (/** @type {any} */ it) => html`<a href=${href(["d", name, "assistants", it.assistant_id])}><b class="cut" title=${text(it.name, 500)}>${assistantName(it)}</b></a>` },
   { title: "Graph", key: "graph", cell: (/** @type {any} */ it) => html`<code>${it.graph_id}</code>` },
   { title: "Version", key: "version", align: RIGHT, cell: (/** @type {any} */ it) => it.version },
   { title: "Description", key: "description", cell: (/** @type {any} */ it) => (it.description ? html`<span class="cut" title=${text(it.description, 500)}>${text(it.description, 60)}</span>` : html`<span class="quiet">–</span>`) },
@@ -67,7 +67,7 @@ const columns = (name, reload) => [
   {
     title: "", key: "actions", align: RIGHT,
     cell: (/** @type {any} */ it) => html`<span class="row-actions">
-      <a href=${href(["d", name, "playground", it.graph_id], { assistant: it.assistant_id })}>Try it</a>
+      <a href=${href(["d", name, "playground", it.graph_id], { assistant: it.assistant_id })}>Open in playground</a>
       ${can("run") && html`<${Button} kind="plain" label="Delete ${text(it.name, 60)}" onClick=${() => removeAssistant(name, it).then((is) => is && reload())}>Delete<//>`}</span>`,
   },
 ];
@@ -75,16 +75,16 @@ const columns = (name, reload) => [
 /** @param {any} it */
 function metadataOf({ graph_id, metadata }) {
   const { created_by, ...others } = metadata;
-  if (created_by === "system" && !Object.keys(others).length) return html`<span class="quiet cut">comes with ${graph_id}</span>`;
+  if (created_by === "system" && !Object.keys(others).length) return html`<span class="quiet cut">default of ${graph_id}</span>`;
   return html`<code class="quiet cut">${text(metadata, 60)}</code>`;
 }
 
-/** Ask, and delete it. @param {string} name @param {any} it @returns {Promise<boolean>} whether it was */
+/** Delete an assistant after a confirmation. Returns whether it was deleted. @param {string} name @param {any} it @returns {Promise<boolean>} */
 export async function removeAssistant(name, it) {
   const isDefault = it.metadata?.created_by === "system";
-  const warning = html`<p>All its versions go. Its runs that have not ended are cancelled; threads stay.</p>
-    ${isDefault && html`<p class="bad">It is the one that the graph ${it.graph_id} came with.</p>`}`;
-  if (!(await ask({ title: `Delete ${text(it.name || "Untitled", 60)}?`, text: warning, action: "Delete", kind: "danger" }))) return false;
+  const warning = html`<p>All its versions are deleted, and its live runs are cancelled. Threads are kept.</p>
+    ${isDefault && html`<p class="bad">This is the default assistant of the graph ${it.graph_id}.</p>`}`;
+  if (!(await ask({ title: `Delete ${assistantName(it)}?`, text: warning, action: "Delete", kind: "danger" }))) return false;
   await deployment(name).call("DELETE", `/assistants/${it.assistant_id}`);
   notify("The assistant was deleted.");
   return true;

@@ -1,8 +1,10 @@
-// A deployment: its address, its revisions and their build logs, its log, its settings, its graphs.
+// A deployment: address, revisions with build logs, log, figures, graphs and settings.
 
 import { html } from "../core/dom.js";
 import { deployment } from "../core/api.js";
 import { useDeploymentResource } from "../core/deployments.js";
+import { revisionName } from "../core/format.js";
+import { useDocumentTitle } from "../core/names.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { Ago, Copy, Empty, ErrorBox, Id, Loading, Page, Pill, Select, Standing, Tabs } from "../parts/index.js";
@@ -26,9 +28,10 @@ export const title = () => "Deployment";
 /** @param {{params: Record<string, string>, query: Record<string, string>}} props */
 export default function DeploymentPage({ params, query }) {
   const { data, error, loading, reload } = useDeploymentResource({ id: params.id }, { every: LOOK_AGAIN_MS });
+  useDocumentTitle(data && (data.display_name ?? data.name));
   if (loading) return html`<${Loading} />`;
   if (!data) return html`<${Page} title="Deployment" crumbs=${CRUMBS}><${ErrorBox} error=${error} retry=${reload} /><//>`;
-  if (data.status === "AWAITING_DELETE") return html`<${Page} title=${data.name} crumbs=${CRUMBS}><${Empty} title="This deployment is being deleted" text="Upkeep removes what is left of it." /><//>`;
+  if (data.status === "AWAITING_DELETE") return html`<${Page} title=${data.name} crumbs=${CRUMBS}><${Empty} title="This deployment is being deleted" text="A background job removes its threads, runs and logs." /><//>`;
   const tab = TABS.some(({ id }) => id === query.tab) ? query.tab : "revisions";
   return html`
     <${Page} title=${data.display_name ?? data.name} crumbs=${CRUMBS} status=${html`<${Standing} ...${statusesOf(data)} />`}
@@ -50,7 +53,7 @@ function shown(tab, record, query, reload) {
   if (tab === "graphs") return html`<${Served} record=${record}>${(/** @type {any[]} */ assistants) => html`<${DeploymentGraph} name=${record.name} assistants=${assistants} graph=${query.graph} />`}<//>`;
   if (tab === "figures") return html`<${Figures} id=${record.id} window=${query.window ?? "hour"} />`;
   return html`<${Revisions} record=${record} chosen=${query.revision} onChange=${reload} />
-    <h2>Call it</h2><${Served} record=${record}>${(/** @type {any[]} */ assistants) => html`<${Snippets} address=${record.source_config.custom_url} graph=${assistants.map((one) => one.graph_id).sort()[0] ?? "agent"} />`}<//>`;
+    <h2>Call the deployment</h2><${Served} record=${record}>${(/** @type {any[]} */ assistants) => html`<${Snippets} address=${record.source_config.custom_url} graph=${assistants.map((one) => one.graph_id).sort()[0] ?? "agent"} />`}<//>`;
 }
 
 /** @param {{record: any}} props */
@@ -59,20 +62,20 @@ function Facts({ record }) {
   const limits = Object.entries(record.limits).filter(([, value]) => value !== null);
   return html`
     <dl class="facts">
-      <dt>Address</dt><dd>${address ? html`<code>${address}</code> <${Copy} text=${address} />` : "It serves nothing yet."}</dd>
-      <dt>Serves</dt><dd>${record.active_revision_number ? servedInWords(record.traffic, record.active_revision_number) : "–"}${record.latest_revision_number > (record.active_revision_number ?? 0) && html`, newest v${record.latest_revision_number} <${Pill} status=${record.latest_revision_status} />`}</dd>
+      <dt>Address</dt><dd>${address ? html`<code>${address}</code> <${Copy} text=${address} />` : "No revision serves yet."}</dd>
+      <dt>Serves</dt><dd>${record.active_revision_number ? servedInWords(record.traffic, record.active_revision_number) : "–"}${record.latest_revision_number > (record.active_revision_number ?? 0) && html`, newest ${revisionName(record.latest_revision_number)} <${Pill} status=${record.latest_revision_status} />`}</dd>
       ${record.source_config.repo_url && html`<dt>Repository</dt><dd><code>${record.source_config.repo_url}</code></dd>`}
       <dt>Pool</dt><dd>${record.pool}${limits.length > 0 && html`<span class="quiet"> · ${limits.map(([name, value]) => `${name} ${value}`).join(", ")}</span>`}</dd>
       <dt>Changed</dt><dd><${Ago} at=${record.updated_at} /> <span class="quiet">· id </span><${Id} value=${record.id} /></dd>
     </dl>`;
 }
 
-/** What needs the assistants of a deployment that serves. @param {{record: any, children?: any}} props */
+/** Render `children` with the default assistants of a deployment, once a revision serves. @param {{record: any, children?: any}} props */
 function Served({ record, children }) {
   const serves = record.active_revision_id;
   const load = (/** @type {AbortSignal} */ signal) => deployment(record.name).call("POST", "/assistants/search", { body: { limit: 100, metadata: { created_by: "system" } }, signal });
   const { data, error, reload } = useResource(serves ? load : async () => [], [record.name, serves]);
-  if (!serves) return html`<${Empty} title="It serves nothing yet" text="Once a revision is DEPLOYED its graphs can be called." />`;
+  if (!serves) return html`<${Empty} title="No revision serves yet" text="The graphs can be called as soon as a revision is DEPLOYED." />`;
   if (error) return html`<${ErrorBox} error=${error} retry=${reload} />`;
   return data ? children(data) : html`<${Loading} />`;
 }

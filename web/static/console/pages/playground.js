@@ -1,7 +1,8 @@
-// The playground: a graph run by hand, in a chat or with a form, its drawing lit while it works.
+// The playground: run a graph from a chat or a form, and see its nodes, steps and state while it works.
 
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
 import { deployment as at } from "../core/api.js";
+import { assistantName } from "../core/format.js";
 import { href, navigate, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { Button, Empty, ErrorBox, Loading, Page, Select, notify } from "../parts/index.js";
@@ -16,7 +17,7 @@ import { can } from "../core/session.js";
 const MOST_ASSISTANTS = 1000;
 
 /** @param {Record<string, string>} params */
-export const title = (params) => `Playground of ${params.name}`;
+export const title = (params) => `Playground · ${params.name}`;
 
 /** @param {{params: Record<string, string>, query: Record<string, string>}} props */
 export default function PlaygroundPage({ params, query }) {
@@ -27,12 +28,12 @@ export default function PlaygroundPage({ params, query }) {
   const crumbs = [{ label: name }, { label: "Playground" }];
   if (error) return html`<${Page} title="Playground" crumbs=${crumbs}><${ErrorBox} error=${error} retry=${reload} /><//>`;
   if (!assistants) return html`<${Page} title="Playground" crumbs=${crumbs}><${Loading} /><//>`;
-  if (!assistants.length) return html`<${Page} title="Playground" crumbs=${crumbs}><${Empty} title="No graph serves here" text="The deployment has no assistants. Deploy a revision, and its graphs can be tried here." /><//>`;
+  if (!assistants.length) return html`<${Page} title="Playground" crumbs=${crumbs}><${Empty} title="No graph to run" text="The deployment has no assistants. Deploy a revision to run its graphs here." /><//>`;
   const graphId = graph ?? chosen(assistants, query.assistant)?.graph_id ?? assistants[0].graph_id;
   const ofGraph = assistants.filter((/** @type {any} */ each) => each.graph_id === graphId);
   const assistant = chosen(ofGraph, query.assistant) ?? ofGraph.find(isDefault) ?? ofGraph[0];
-  if (!assistant) return html`<${Page} title="Playground" crumbs=${crumbs}><${Empty} title=${`There is no graph ${graphId}`} text="No assistant of this deployment is of that graph."
-    action=${html`<a href=${href(["d", name, "playground"])}>To its other graphs</a>`} /><//>`;
+  if (!assistant) return html`<${Page} title="Playground" crumbs=${crumbs}><${Empty} title=${`There is no graph ${graphId}`} text="No assistant of this deployment uses a graph of this name."
+    action=${html`<a href=${href(["d", name, "playground"])}>Show the other graphs</a>`} /><//>`;
   return html`<${Playground} key=${`${name}/${graphId}`} name=${name} graphId=${graphId} assistant=${assistant} assistants=${assistants} threadId=${query.thread ?? null} reload=${reload} />`;
 }
 
@@ -48,7 +49,7 @@ function Playground({ name, graphId, assistant, assistants, threadId, reload }) 
   const { data: schemas, error } = useResource((signal) => at(name).call("GET", `/assistants/${assistant.assistant_id}/schemas`, { signal }), [name, assistant.assistant_id, assistant.version]);
   const [editing, setEditing] = useState(/** @type {"new"|"change"|null} */ (null));
   const saved = (/** @type {any} */ record) => {
-    notify(editing === "new" ? `Made ${record.name}.` : `${record.name} is at version ${record.version}.`);
+    notify(editing === "new" ? `The assistant ${assistantName(record)} was created.` : `Version ${record.version} of ${assistantName(record)} was saved. The next runs use it.`);
     setEditing(null);
     reload();
     setQuery({ assistant: record.assistant_id });
@@ -61,7 +62,7 @@ function Playground({ name, graphId, assistant, assistants, threadId, reload }) 
         <${GraphSelect} name=${name} graphId=${graphId} assistants=${assistants} />
         <${AssistantSelect} graphId=${graphId} assistant=${assistant} assistants=${assistants} />
         ${can("run") && html`<span class="play-buttons">
-          <${Button} onClick=${() => setEditing("change")} label="Change the assistant" title="Makes a new version of the assistant">Change<//>
+          <${Button} onClick=${() => setEditing("change")} label="Change the assistant" title="Create a new version of the assistant">Change<//>
           <${Button} onClick=${() => setEditing("new")} label="New assistant">New<//>
         </span>`}
         <${ThreadPicker} name=${name} graphId=${graphId} threadId=${threadId} phase=${control.view.phase} />
@@ -78,7 +79,7 @@ function Playground({ name, graphId, assistant, assistants, threadId, reload }) 
     ${editing && html`<${AssistantEditor} deployment=${name} graphId=${graphId} assistant=${editing === "change" ? assistant : null} onClose=${() => setEditing(null)} onSaved=${saved} />`}`;
 }
 
-/** What runs the graph, for as long as the page shows it. @param {string} name @param {string|null} threadId */
+/** The control of the thread's runs while the page is shown. @param {string} name @param {string|null} threadId */
 function useControl(name, threadId) {
   const control = useMemo(() => runControl(at(name), {
     onThread: (id) => setQuery({ thread: id }),
@@ -98,6 +99,6 @@ function GraphSelect({ name, graphId, assistants }) {
 /** @param {{graphId: string, assistant: any, assistants: any[]}} props */
 function AssistantSelect({ graphId, assistant, assistants }) {
   const options = assistants.filter((each) => each.graph_id === graphId)
-    .map((each) => ({ value: each.assistant_id, label: `${each.name || "Untitled"}${isDefault(each) ? " (default)" : ""} · v${each.version}` }));
+    .map((each) => ({ value: each.assistant_id, label: `${assistantName(each)}${isDefault(each) ? " (default)" : ""} · v${each.version}` }));
   return html`<${Select} label="Assistant" value=${assistant.assistant_id} options=${options} onChange=${(/** @type {string} */ id) => setQuery({ assistant: id })} />`;
 }

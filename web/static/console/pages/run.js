@@ -3,7 +3,8 @@
 import { control, deployment } from "../core/api.js";
 import { useDeployment } from "../core/deployments.js";
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
-import { between, count, duration, money, plain } from "../core/format.js";
+import { between, count, duration, money, plain, runName, short } from "../core/format.js";
+import { useAssistants, useDocumentTitle, useTitles } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
@@ -23,7 +24,7 @@ const FROM_START = "-";
 const WAITS = { answer: "for an answer to what it asked", resume: "to be resumed: it stopped at a breakpoint" };
 
 /** @param {Record<string, string>} params */
-export const title = (params) => `Run ${params.run}`;
+export const title = (params) => `Run ${short(params.run)}`;
 
 /** @param {{params: Record<string, string>, query: Record<string, string>}} props */
 export default function RunPage({ params, query }) {
@@ -31,8 +32,12 @@ export default function RunPage({ params, query }) {
   const [isOver, setOver] = useState(false);
   const { data: run, error, reload } = useResource((signal) => read(name, thread, id, signal), [name, thread, id], { every: isOver ? undefined : LOOK_AGAIN_MS });
   useEffect(() => { if (run) setOver(!isLive(run) && !run.waits_for); }, [run]);
-  const crumbs = [{ label: name }, { label: "Runs", href: href(["d", name, "runs"]) }];
-  if (!run) return html`<${Page} title="Run" crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
+  const assistants = useAssistants(name);
+  const threadName = useTitles(name, [thread]).get(thread) ?? `Thread ${short(thread)}`;
+  const heading = run && runName(run, assistants.get(run.assistant_id));
+  useDocumentTitle(heading && `${heading} · ${threadName}`);
+  const crumbs = [{ label: name }, { label: "Runs", href: href(["d", name, "runs"]) }, { label: threadName, href: href(["d", name, "threads", thread]) }];
+  if (!run) return html`<${Page} title=${title(params)} crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
   const tab = query.tab || "timeline";
   const tabs = [
     { id: "timeline", label: "Timeline" }, { id: "events", label: "Events" }, { id: "values", label: "Input and output" },
@@ -45,7 +50,7 @@ export default function RunPage({ params, query }) {
   };
   const actions = can("run") && html`<${CancelRun} name=${name} run=${run} onDone=${again} /><${RetryRun} name=${name} run=${run} onDone=${again} />`;
   return html`
-    <${Page} title="Run" crumbs=${crumbs} status=${html`<${RunStatus} run=${run} />${isLive(run) && html` <span class="live" role="status">live</span>`}`} actions=${actions}>
+    <${Page} title=${heading} crumbs=${crumbs} status=${html`<${RunStatus} run=${run} />${isLive(run) && html` <span class="live" role="status">live</span>`}`} actions=${actions}>
       <${Facts} name=${name} run=${run} />
       <${Failure} run=${run} />
       <${Usage} run=${run} />
@@ -81,7 +86,7 @@ function Facts({ name, run }) {
   const retried = run.metadata?.retry_of;
   return html`
     <dl class="run-facts">
-      <dt>Run</dt><dd><${Id} value=${run.run_id} whole=${true} /></dd>
+      <dt>Run</dt><dd><${Id} value=${run.run_id} /></dd>
       <dt>Thread</dt><dd><a class="mono" href=${href(["d", name, "threads", run.thread_id])}>${run.thread_id}</a></dd>
       <dt>Graph</dt><dd>${plain(String(run.metadata?.graph_id ?? "–").slice(0, 100))} <a href=${href(["d", name, "assistants", run.assistant_id])}>its assistant</a></dd>
       ${run.revision_id && html`<dt>Revision</dt><dd><${Id} value=${run.revision_id} /></dd>`}

@@ -1,8 +1,9 @@
-// The runs of a deployment: what runs, what waits and why, what failed and why; cancelled, or run again.
+// The runs of a deployment: the queue, and a list by status, assistant, time, error, metadata and thread. Runs can be cancelled and retried.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
-import { count, duration } from "../core/format.js";
+import { assistantName, count, duration, isUuid, text } from "../core/format.js";
+import { useAssistants } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
@@ -16,7 +17,6 @@ import { Button, Confirm, Empty, ErrorBox, Loading, Page, notify } from "../part
 
 const LIMIT = 50;
 const LOOK_AGAIN_MS = 2_000;
-const ASSISTANTS = 200;
 /** @type {Record<string, string[]>} */
 const GROUPS = {
   "": ["pending", "running", "success", "error", "timeout", "interrupted"],
@@ -36,25 +36,23 @@ const STATUSES = [
   { value: "interrupted", label: "Cancelled" },
   { value: "success", label: "Succeeded" },
 ];
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
 /** @param {Record<string, string>} params */
-export const title = (params) => `Runs of ${params.name}`;
+export const title = (params) => `Runs · ${params.name}`;
 
 /** @param {{params: Record<string, string>, query: Record<string, string>}} props */
 export default function RunsPage({ params, query }) {
   const { name } = params;
-  const { body, errors } = wanted(query);
+  const { body, errors } = parseFilters(query);
   const offset = Number(query.offset) || 0;
-  const isWrong = Object.keys(errors).length > 0;
+  const isInvalid = Object.keys(errors).length > 0;
   const { data, error, loading, reload } = useResource(async (signal) => {
-    if (isWrong) return null;
+    if (isInvalid) return null;
     const answer = await deployment(name).respond("POST", "/runs/search", { body: { ...body, since: since(query.since), ...(query.until && { until: query.until }), limit: LIMIT, offset }, signal });
     const total = answer.headers.get("x-pagination-total");
     return { runs: await answer.json(), total: total === null ? null : Number(total) };
   }, [name, JSON.stringify(query)], { every: LOOK_AGAIN_MS });
-  const { data: assistants } = useResource((signal) => deployment(name).call("POST", "/assistants/search", { body: { limit: ASSISTANTS, select: ["assistant_id", "name", "graph_id"] }, signal }), [name]);
-  const choices = [{ value: "", label: "Any assistant" }, ...(assistants ?? []).map((/** @type {any} */ each) => ({ value: each.assistant_id, label: nameOf(each) }))];
+  const choices = [{ value: "", label: "Any assistant" }, ...[...useAssistants(name).values()].map((each) => ({ value: each.assistant_id, label: labelOf(each) }))];
 
   return html`
     <${Page} title="Runs" crumbs=${[{ label: name }]}>
@@ -65,28 +63,28 @@ export default function RunsPage({ params, query }) {
         <${ChoiceFilter} label="Time" name="since" value=${query.since} options=${periods(query.since)} />
         <${TextFilter} label="Error" name="error" value=${query.error} placeholder="ValueError" />
         <${TextFilter} label="Metadata" name="metadata" value=${query.metadata} placeholder="user=ann, or JSON" error=${errors.metadata} wide />
-        <${TextFilter} label="Thread" name="thread" value=${query.thread} placeholder="its id" error=${errors.thread} wide />
+        <${TextFilter} label="Thread" name="thread" value=${query.thread} placeholder="Id of a thread" error=${errors.thread} wide />
       <//>
       ${error && html`<${ErrorBox} error=${error} />`}
       ${!data && loading && html`<${Loading} />`}
-      ${data && html`<${Found} name=${name} found=${data} offset=${offset} reload=${reload} isFiltered=${Object.keys(query).length > 0} />`}
+      ${data && html`<${RunList} name=${name} page=${data} offset=${offset} reload=${reload} isFiltered=${Object.keys(query).length > 0} />`}
     <//>`;
 }
 
-/** The periods to choose from, with the time that a link names. @param {string | undefined} chosen */
+/** The periods of the filter, and the time in the address if it is none of them. @param {string | undefined} chosen */
 function periods(chosen) {
   const isTime = chosen && !PERIODS.some(({ value }) => value === chosen) && since(chosen);
   return isTime ? [...PERIODS, { value: chosen, label: `Since ${new Date(chosen).toLocaleString("en", { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" })}` }] : PERIODS;
 }
 
 /** @param {{name: string, graph_id: string}} assistant */
-const nameOf = ({ name, graph_id }) => (name === graph_id || !name ? graph_id : `${name} (${graph_id})`).slice(0, 80);
+const labelOf = (assistant) => (assistant.name === assistant.graph_id || !assistant.name ? assistantName(assistant) : `${assistantName(assistant)} (${text(assistant.graph_id, 40)})`);
 
 /**
- * What the address asks for, and what of it cannot be understood.
+ * The filters in the address, as the API takes them, and the errors of those that cannot be parsed.
  * @param {Record<string, string>} query
  */
-function wanted(query) {
+function parseFilters(query) {
   /** @type {Record<string, string>} */
   const errors = {};
   /** @type {Record<string, any>} */
@@ -94,7 +92,7 @@ function wanted(query) {
   if (query.assistant) body.assistant_id = query.assistant;
   if (query.error) body.error = query.error;
   if (query.thread) body.thread_id = query.thread;
-  if (query.thread && !UUID.test(query.thread)) errors.thread = "A thread's id is a UUID";
+  if (query.thread && !isUuid(query.thread)) errors.thread = "A thread's id is a UUID";
   try {
     const metadata = filterOf(query.metadata);
     if (metadata) body.metadata = metadata;
@@ -104,7 +102,7 @@ function wanted(query) {
   return { body, errors };
 }
 
-/** What waits and why, in one line each. @param {{name: string, onChange: () => void}} props */
+/** The numbers of running and waiting runs, and the reasons why runs wait. @param {{name: string, onChange: () => void}} props */
 function Queue({ name, onChange }) {
   const [isAsking, setAsking] = useState(false);
   const { data: queue, reload } = useResource((signal) => deployment(name).call("GET", "/queue", { signal }), [name], { every: LOOK_AGAIN_MS });
@@ -112,7 +110,7 @@ function Queue({ name, onChange }) {
   const cancelAll = async () => {
     try {
       await deployment(name).call("POST", "/runs/cancel", { body: { status: "pending" } });
-      notify("What waited is cancelled");
+      notify("All waiting runs were cancelled");
     } catch (error) {
       notify(/** @type {Error} */ (error).message, "error");
     }
@@ -125,22 +123,22 @@ function Queue({ name, onChange }) {
       <a class="figure" href=${href(["d", name, "runs"], { status: "running" })}><strong>${count(queue.running)}</strong> running${queue.max_concurrent_runs !== null && ` of ${count(queue.max_concurrent_runs)}`}</a>
       <a class="figure" href=${href(["d", name, "runs"], { status: "pending" })}><strong>${count(queue.pending)}</strong> waiting</a>
       <span class="figure quiet">pool ${queue.pool.name}: ${count(queue.pool.running)} of ${count(queue.pool.slots)} slots, ${count(queue.pool.runners)} ${queue.pool.runners === 1 ? "runner" : "runners"}</span>
-      ${can("run") && queue.pending > 0 && html`<span class="end"><${Button} kind="danger" onClick=${() => setAsking(true)}>Cancel all that wait…<//></span>`}
+      ${can("run") && queue.pending > 0 && html`<span class="end"><${Button} kind="danger" onClick=${() => setAsking(true)}>Cancel all waiting runs…<//></span>`}
       ${queue.waiting.length > 0 && html`
         <ul class="reasons">
-          ${queue.waiting.map((/** @type {any} */ each) => html`<li key=${each.reason}><strong>${count(each.runs)}</strong> ${queueInWords({ ...each, position: null })}; the oldest for ${duration(each.oldest_wait_seconds)}</li>`)}
+          ${queue.waiting.map((/** @type {any} */ each) => html`<li key=${each.reason}><strong>${count(each.runs)}</strong> ${queueInWords({ ...each, position: null })}; the oldest waits for ${duration(each.oldest_wait_seconds)}</li>`)}
         </ul>`}
       <${Confirm} open=${isAsking} title=${`Cancel ${count(queue.pending)} waiting runs?`} action="Cancel them" kind="danger" onConfirm=${cancelAll} onClose=${() => setAsking(false)}>
-        <p>They end without having run. What runs already goes on.</p>
+        <p>They end without being executed. Running runs continue.</p>
       <//>
     </section>`;
 }
 
-/** @param {{name: string, found: {runs: Run[], total: number | null}, offset: number, reload: () => void, isFiltered: boolean}} props */
-function Found({ name, found: { runs, total }, offset, reload, isFiltered }) {
+/** @param {{name: string, page: {runs: Run[], total: number | null}, offset: number, reload: () => void, isFiltered: boolean}} props */
+function RunList({ name, page: { runs, total }, offset, reload, isFiltered }) {
   const [chosen, setChosen] = useState(/** @type {Map<string, Run>} */ (new Map()));
   const [isAsking, setAsking] = useState(false);
-  if (!runs.length) return html`<${None} name=${name} isFiltered=${isFiltered} />`;
+  if (!runs.length) return html`<${NoRuns} name=${name} isFiltered=${isFiltered} />`;
   const choose = (/** @type {Run} */ run, /** @type {boolean} */ isChosen) => {
     const next = new Map(chosen);
     if (isChosen) next.set(run.run_id, run); else next.delete(run.run_id);
@@ -149,7 +147,7 @@ function Found({ name, found: { runs, total }, offset, reload, isFiltered }) {
   const cancel = async () => {
     const failures = (await Promise.allSettled([...byThread(chosen.values())].map(([thread_id, run_ids]) =>
       deployment(name).call("POST", "/runs/cancel", { body: { thread_id, run_ids } })))).filter((each) => each.status === "rejected");
-    notify(failures.length ? "Some had ended already" : "They are being cancelled");
+    notify(failures.length ? "Some of the runs had already ended" : "The runs are being cancelled");
     setChosen(new Map());
     setAsking(false);
     reload();
@@ -159,11 +157,11 @@ function Found({ name, found: { runs, total }, offset, reload, isFiltered }) {
       <span class="quiet" aria-live="polite">${total === null ? "" : `${count(total)} ${total === 1 ? "run" : "runs"}`}</span>
       ${chosen.size > 0 && html`<${Button} kind="danger" onClick=${() => setAsking(true)}>Cancel ${chosen.size}…<//>`}
     </div>
-    <p class="quiet">Runs that were created without a thread are removed when they end, unless created with on_completion "keep".</p>
+    <p class="quiet">A run that was created without a thread is deleted when it ends, unless it was created with on_completion "keep".</p>
     <${RunTable} name=${name} runs=${runs} reload=${reload} chosen=${can("run") ? new Set(chosen.keys()) : undefined} onChoose=${choose} />
     <${PageBar} offset=${offset} limit=${LIMIT} found=${runs.length} total=${total} />
     <${Confirm} open=${isAsking} title=${chosen.size === 1 ? "Cancel this run?" : `Cancel ${chosen.size} runs?`} action="Cancel" kind="danger" onConfirm=${cancel} onClose=${() => setAsking(false)}>
-      <p>They end where they are; their checkpoints stay.</p>
+      <p>The runs stop where they are. Their checkpoints are kept.</p>
     <//>`;
 }
 
@@ -175,9 +173,9 @@ function byThread(runs) {
 }
 
 /** @param {{name: string, isFiltered: boolean}} props */
-function None({ name, isFiltered }) {
+function NoRuns({ name, isFiltered }) {
   if (isFiltered) {
-    return html`<${Empty} title="No run matches" text="Take a filter away, or look further back. Runs that were created without a thread are removed when they end."
+    return html`<${Empty} title="No run matches" text="Remove a filter, or choose a longer period. A run without a thread is deleted when it ends."
       action=${html`<button type="button" onClick=${() => setQuery({ status: null, assistant: null, since: null, error: null, metadata: null, thread: null, offset: null })}>Show all runs</button>`} />`;
   }
   return html`<${Empty} title="No runs yet" text="A run is one execution of a graph. Start one in the playground, or with a client."

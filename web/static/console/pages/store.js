@@ -1,4 +1,4 @@
-// The store of a deployment: namespaces as a tree, the items below one of them, an item to look at, change or delete.
+// The store of a deployment: the tree of namespaces, the items below one of them, and one item in a dialog.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
@@ -16,18 +16,18 @@ const RIGHT = /** @type {const} */ ("right");
 
 export const title = (/** @type {any} */ params) => `Store · ${params.name}`;
 
-/** The labels of a namespace are joined by dots, which none of them holds. @param {string | undefined} written @returns {string[]} */
+/** The labels of a namespace, which contain no dots. @param {string | undefined} written @returns {string[]} */
 const labelsOf = (written) => (written ? written.split(".") : []);
 
-/** The labels and the key of the item that the address names. @param {string | undefined} written @returns {string[] | null} */
-function namedIn(written) {
+/** The labels and the key of the item in the address; null if there is none. @param {string | undefined} written @returns {string[] | null} */
+function parseItem(written) {
   const { value } = parse(written ?? "");
   return Array.isArray(value) && value.length > 1 && value.every((part) => typeof part === "string") ? value : null;
 }
 
 /** @param {{params: {name: string}, query: Record<string, string>}} props */
 export default function StorePage({ params: { name }, query }) {
-  const [round, setRound] = useState(0); // another one after each change
+  const [round, setRound] = useState(0); // increased by each change, to load again
   const [edited, setEdited] = useState(/** @type {{item?: any} | null} */ (null));
   const changed = () => setRound(round + 1);
   const namespace = labelsOf(query.ns);
@@ -54,7 +54,7 @@ function Level({ name, prefix, chosen, round }) {
   if (!found.data) return null;
   const all = found.data.namespaces.filter((/** @type {string[]} */ one) => one.length > prefix.length);
   const shown = all.slice(0, limit);
-  if (!shown.length) return prefix.length ? html`<p class="quiet">no further levels</p>` : null;
+  if (!shown.length) return prefix.length ? html`<p class="quiet">No namespaces below</p>` : null;
   return html`<ul>
     ${shown.map((/** @type {string[]} */ one) => html`<${Branch} key=${one[one.length - 1]} name=${name} namespace=${one} chosen=${chosen} round=${round} />`)}
     ${all.length > limit && html`<li><button type="button" class="plain" onClick=${() => setLimit(limit + AT_ONCE)}>more…</button></li>`}
@@ -69,7 +69,7 @@ function Branch({ name, namespace, chosen, round }) {
   const isChosen = isAbove && chosen.length === namespace.length;
   return html`<li>
     <span class="branch">
-      <button type="button" class="plain" aria-expanded=${String(isOpen)} aria-label="What is below ${label}" onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
+      <button type="button" class="plain" aria-expanded=${String(isOpen)} aria-label="Namespaces below ${label}" onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button>
       <a href=${href(["d", name, "store"], { ns: namespace.join(".") })} title=${label} aria-current=${isChosen ? "true" : undefined} onClick=${() => setOpen(true)}>${text(label, 60)}</a>
     </span>
     ${isOpen && html`<${Level} name=${name} prefix=${namespace} chosen=${chosen} round=${round} />`}
@@ -81,14 +81,14 @@ function Items({ name, namespace, query, round, make, edit, changed }) {
   const offset = Number(query.offset ?? 0);
   const filter = parse(query.filter ?? "");
   const isFilter = filter.value === undefined || (typeof filter.value === "object" && filter.value !== null && !Array.isArray(filter.value));
-  const wrong = filter.error ?? (isFilter ? null : 'A filter is an object: {"field": value}');
+  const wrong = filter.error ?? (isFilter ? null : 'A filter must be a JSON object: {"field": value}');
   const body = { namespace_prefix: namespace, limit: PAGE, offset, refresh_ttl: false, ...(filter.value && isFilter && { filter: filter.value }), ...(query.meaning && { query: query.meaning }) };
   const found = useResource(
     (signal) => (wrong ? Promise.resolve({ items: [] }) : deployment(name).call("POST", "/store/items/search", { body, signal })),
     [name, JSON.stringify(body), wrong, round],
   );
   const items = found.data?.items;
-  const shown = namedIn(query.item);
+  const shown = parseItem(query.item);
   const open = (/** @type {any} */ item) => setQuery({ item: JSON.stringify([...item.namespace, item.key]) }, { push: true });
   const remove = async (/** @type {any} */ item) => {
     if (await removeItem(name, item)) changed();
@@ -111,19 +111,19 @@ function Items({ name, namespace, query, round, make, edit, changed }) {
     </section>`;
 }
 
-/** What the service has against a search; without an index, how the project gets one. @param {{error: any, meaning?: string, retry: () => void}} props */
+/** The error of a search. If the store has no index, explains how to configure one. @param {{error: any, meaning?: string, retry: () => void}} props */
 function SearchRefused({ error, meaning, retry }) {
   if (!error) return null;
   if (!meaning || !String(error.detail).includes("index")) return html`<${ErrorBox} error=${error} retry=${retry} />`;
-  return html`<${Empty} title="This store has no index" text=${'Items are searched by meaning where langgraph.json has "store": {"index": {"dims": …, "embed": …}}.'}
+  return html`<${Empty} title="This store has no index" text=${'A search by meaning needs an index. Configure it in langgraph.json: "store": {"index": {"dims": …, "embed": …}}.'}
     action=${html`<${Button} onClick=${() => setQuery({ meaning: null })}>Show all items<//>`} />`;
 }
 
 /** @param {Record<string, string>} query @param {any} make */
 function emptyFor(query, make) {
-  if (query.meaning || query.filter) return html`<${Empty} title="Nothing found" action=${html`<${Button} onClick=${() => setQuery({ meaning: null, filter: null, offset: null })}>Show all items<//>`} />`;
-  if (query.offset) return html`<${Empty} title="Nothing on this page" />`;
-  return html`<${Empty} title="Nothing is stored here" text="Graphs keep what outlives a thread here: runtime.store, or get_store(). What is put here, they see." action=${make} />`;
+  if (query.meaning || query.filter) return html`<${Empty} title="No item matches" action=${html`<${Button} onClick=${() => setQuery({ meaning: null, filter: null, offset: null })}>Show all items<//>`} />`;
+  if (query.offset) return html`<${Empty} title="This page is empty" />`;
+  return html`<${Empty} title="No items yet" text="Graphs keep data that outlives a thread in the store, with runtime.store or get_store(). They also read the items that you create here." action=${make} />`;
 }
 
 /** @param {string[]} namespace @param {boolean} isScored @param {(item: any) => void} open */
@@ -136,7 +136,7 @@ const columns = (namespace, isScored, open) => [
   { title: "Expires", key: "expires", cell: (/** @type {any} */ item) => (item.expires_at ? html`<${Ago} at=${item.expires_at} />` : html`<span class="quiet">never</span>`) },
 ];
 
-/** The beginning of a value, without writing all of a large one. @param {any} value */
+/** The beginning of a value as JSON. Long texts are cut first, so that a large value costs little. @param {any} value */
 function preview(value) {
   return JSON.stringify(value, (_name, part) => (typeof part === "string" && part.length > 200 ? part.slice(0, 200) : part)) ?? "";
 }

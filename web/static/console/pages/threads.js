@@ -27,7 +27,7 @@ const SORTS = [
 ];
 
 /** @param {Record<string, string>} params */
-export const title = (params) => `Threads of ${params.name}`;
+export const title = (params) => `Threads · ${params.name}`;
 
 /** @param {{params: Record<string, string>, query: Record<string, string>}} props */
 export default function ThreadsPage({ params, query }) {

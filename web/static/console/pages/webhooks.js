@@ -1,4 +1,4 @@
-// Webhooks of a deployment: what was delivered, what is tried again, what was given up.
+// The webhook deliveries of a deployment: pending, delivered and failed.
 
 import { deployment } from "../core/api.js";
 import { html } from "../core/dom.js";
@@ -38,8 +38,8 @@ export default function WebhooksPage({ params: { name }, query }) {
         <${Table} rows=${found.data} rowKey="delivery_id" label="Webhooks" columns=${columns(name, found.reload)}
           onRow=${(/** @type {any} */ one) => setQuery({ delivery: one.delivery_id })}
           empty=${isFiltered
-            ? html`<${Empty} title="No such delivery" text="No webhook has this status or is of this run." action=${html`<${Button} onClick=${() => setQuery({ status: null, run: null, offset: null })}>Show all<//>`} />`
-            : html`<${Empty} title="No webhooks yet" text=${'A run or cron that is created with "webhook": "https://…" has its end sent there. Deliveries are kept for seven days.'} />`} />
+            ? html`<${Empty} title="No delivery matches" text="No delivery has this status and belongs to this run." action=${html`<${Button} onClick=${() => setQuery({ status: null, run: null, offset: null })}>Show all<//>`} />`
+            : html`<${Empty} title="No webhooks yet" text=${'When a run or cron has "webhook": "https://…", the service calls that address after each run. Deliveries are kept for seven days.'} />`} />
         <${Pager} offset=${offset} limit=${PAGE} count=${found.data.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
       ${shown && html`<${Delivery} of=${shown} name=${name} onClose=${() => setQuery({ delivery: null })} onDone=${found.reload} />`}
     <//>`;
@@ -67,13 +67,13 @@ function answerOf(one) {
 function whenOf(one) {
   if (one.status === "delivered") return html`<${Ago} at=${one.delivered_at} />`;
   if (one.status === "pending" && one.next_attempt_at) return html`next <${Ago} at=${one.next_attempt_at} />`;
-  return html`<span class="quiet">given up</span>`;
+  return html`<span class="quiet">no further attempts</span>`;
 }
 
 /** @param {{name: string, of: any}} props */
 function RunLink({ name, of: one }) {
   if (!one.thread_id) return html`<${Id} value=${one.run_id} />`;
-  return html`<a href=${href(["d", name, "runs", one.thread_id, one.run_id])} title=${one.run_id}><code>${short(one.run_id)}</code></a>`;
+  return html`<a href=${href(["d", name, "runs", one.thread_id, one.run_id])} title=${one.run_id}>Run ${short(one.run_id)}</a>`;
 }
 
 /** @param {{name: string, of: any, onDone: () => void}} props */
@@ -81,7 +81,7 @@ function Retry({ name, of: one, onDone }) {
   if (!can("run")) return null;
   const retry = async () => {
     await deployment(name).call("POST", `/webhooks/${one.delivery_id}/retry`);
-    notify("It is sent again.");
+    notify("The webhook is being sent again.");
     onDone();
   };
   return html`<${Button} kind="plain" onClick=${retry} label="Retry ${text(one.url, 60)}">Retry<//>`;

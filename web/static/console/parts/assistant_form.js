@@ -1,4 +1,4 @@
-// The form of an assistant: its context by the graph's schema, everything else as JSON.
+// The form of an assistant: its context by the schema of the graph, and the rest of its configuration as JSON.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
@@ -14,7 +14,7 @@ export function configurationOf(assistant) {
 }
 
 /**
- * Makes an assistant, or a new version of one.
+ * The dialog that creates an assistant, or a new version of one.
  * @param {{name: string, assistant?: any, graphs: string[], onClose: () => void, onDone: (assistant: any) => void}} props
  */
 export function AssistantForm({ name, assistant, graphs, onClose, onDone }) {
@@ -33,7 +33,7 @@ export function AssistantForm({ name, assistant, graphs, onClose, onDone }) {
   };
   return html`
     <${FormDialog} title=${assistant ? "New version" : "New assistant"} wide disabled=${isWrong} onClose=${onClose} onSubmit=${save}
-      label=${assistant ? "Save as a new version" : "Make it"}>
+      label=${assistant ? "Save as a new version" : "Create assistant"}>
       ${() => html`
         <${Field} label="Graph">
           <select value=${values.graph_id} onChange=${(/** @type {any} */ event) => form.set({ graph_id: event.currentTarget.value })}>
@@ -43,13 +43,13 @@ export function AssistantForm({ name, assistant, graphs, onClose, onDone }) {
         <${TextArea} label="Description" rows=${2} ...${form.bind("description")} />
         <${Context} key=${values.graph_id} name=${name} graph=${values.graph_id} form=${form} onFault=${setFault} />
         <details><summary>More configuration and metadata</summary>
-          <${JsonEditor} label="Configuration" hint="tags, recursion_limit and the like" rows=${4} value=${values.config} onChange=${(/** @type {any} */ config) => form.set({ config })} />
-          <${JsonEditor} label="Metadata" hint=${assistant ? "Merged with what is there: no key is taken away" : null} rows=${4} value=${values.metadata} onChange=${(/** @type {any} */ metadata) => form.set({ metadata })} />
+          <${JsonEditor} label="Configuration" hint="For example tags and recursion_limit" rows=${4} value=${values.config} onChange=${(/** @type {any} */ config) => form.set({ config })} />
+          <${JsonEditor} label="Metadata" hint=${assistant ? "Merged with the present metadata; no key is removed" : null} rows=${4} value=${values.metadata} onChange=${(/** @type {any} */ metadata) => form.set({ metadata })} />
         </details>`}
     <//>`;
 }
 
-/** What the graph is given by its schema, where it has one. @param {{name: string, graph: string, form: any, onFault: (fault: string | null) => void}} props */
+/** The context, by the schema of the graph if it has one. @param {{name: string, graph: string, form: any, onFault: (fault: string | null) => void}} props */
 function Context({ name, graph, form, onFault }) {
   const load = (/** @type {AbortSignal} */ signal) => deployment(name).call("GET", `/assistants/${encodeURIComponent(graph)}/schemas`, { signal });
   const found = useResource(load, [name, graph]);
@@ -58,7 +58,7 @@ function Context({ name, graph, form, onFault }) {
   return html`<h3>Context</h3><${SchemaEditor} label="Context" schema=${schema} value=${form.values.context} onFault=${onFault} onChange=${(/** @type {any} */ context) => form.set({ context })} />`;
 }
 
-/** What is another than before; of context and configuration both, since either replaces the other's. @param {Record<string, any>} before @param {Record<string, any>} now */
+/** The changed fields. Context and configuration are sent together, because each alone would replace the other. @param {Record<string, any>} before @param {Record<string, any>} now */
 function changed(before, now) {
   const isOther = (/** @type {string} */ part) => JSON.stringify(before[part]) !== JSON.stringify(now[part]);
   const parts = ["graph_id", "name", "description", "metadata"].filter(isOther);

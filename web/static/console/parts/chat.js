@@ -1,4 +1,4 @@
-// A thread's messages: what was said, tools that were called with their results, and what grows just now.
+// The messages of a thread, with tool calls, their results, and the message that a model is writing.
 
 import { html, useComputed, useLayoutEffect, useRef, useState } from "../core/dom.js";
 import { text as oneLine } from "../core/format.js";
@@ -6,8 +6,8 @@ import { Json } from "./index.js";
 import { Markdown } from "./markdown.js";
 import { otherBlocks, textOf, thoughtOf } from "./messages.js";
 
-const SHOWN = 100; // newest messages that are drawn at first
-const NEAR = 60; // pixels from the end that count as being there
+const SHOWN = 100; // newest messages that are rendered at first
+const NEAR = 60; // pixels from the end that count as the end
 const NAMES = /** @type {Record<string, string>} */ ({ human: "You", ai: "Assistant", system: "System", tool: "Tool" });
 
 /**
@@ -21,7 +21,7 @@ const NAMES = /** @type {Record<string, string>} */ ({ human: "You", ai: "Assist
  */
 export function Chat({ view, onEdit, children }) {
   const [limit, setLimit] = useState(SHOWN);
-  const drawn = useRef(new WeakMap()); // a message that did not change is not even looked at
+  const drawn = useRef(new WeakMap()); // rendered messages: an unchanged message costs no work
   const results = useComputed(() => resultsOf(view.entries.value));
   const tools = view.tools;
   const entries = view.entries.value.filter((entry) => !isFolded(entry, results.value));
@@ -40,7 +40,7 @@ export function Chat({ view, onEdit, children }) {
   </${Scroller}>`;
 }
 
-/** Keeps its end in sight while it grows, unless the reader went up. @param {{label: string, isBusy: boolean, children?: any}} props */
+/** A box that stays scrolled to its end while it grows, unless the reader scrolls up. @param {{label: string, isBusy: boolean, children?: any}} props */
 function Scroller({ label, isBusy, children }) {
   const outer = useRef(/** @type {HTMLElement|null} */ (null));
   const inner = useRef(/** @type {HTMLElement|null} */ (null));
@@ -63,19 +63,19 @@ function Scroller({ label, isBusy, children }) {
   </div>`;
 }
 
-/** Tool messages by the call they answer. @param {Entry[]} entries @returns {Map<string, Entry>} */
+/** Tool messages by the id of their call. @param {Entry[]} entries @returns {Map<string, Entry>} */
 function resultsOf(entries) {
   const found = new Map();
   const calls = new Set();
   for (const entry of entries) {
-    const message = entry.message.peek(); // calls come before what answers them
+    const message = entry.message.peek(); // calls come before their results
     for (const call of message.tool_calls ?? []) if (call.id) calls.add(call.id);
     if (message.type === "tool" && calls.has(message.tool_call_id)) found.set(message.tool_call_id, entry);
   }
   return found;
 }
 
-/** Whether a message is shown with the call it answers. @param {Entry} entry @param {Map<string, Entry>} results */
+/** Whether a message is shown inside its tool call. @param {Entry} entry @param {Map<string, Entry>} results */
 function isFolded(entry, results) {
   const id = entry.message.peek().tool_call_id;
   return id !== undefined && results.get(id) === entry;
@@ -102,7 +102,7 @@ export function MessageView({ entry, results, tools, phase, edit }) {
     </header>
     ${thought && html`<details class="thought"><summary>Thoughts</summary><${Markdown} text=${thought} growing=${Boolean(message.growing)} /></details>`}
     ${draft !== null ? html`<div class="message-edit">
-        <textarea rows="3" aria-label="The message, changed" value=${draft} onInput=${(/** @type {any} */ event) => setDraft(event.currentTarget.value)}></textarea>
+        <textarea rows="3" aria-label="Edited message" value=${draft} onInput=${(/** @type {any} */ event) => setDraft(event.currentTarget.value)}></textarea>
         <button type="button" class="primary" disabled=${!draft.trim()} onClick=${send}>Send from here</button>
         <button type="button" onClick=${() => setDraft(null)}>Cancel</button>
       </div>`
@@ -128,7 +128,7 @@ function OtherBlock({ block }) {
 }
 
 /**
- * A call and what came of it, folded.
+ * A tool call with its result, folded.
  * @param {{call: import("./messages.js").ToolCall, results: {value: Map<string, Entry>}, tools: any, phase: any}} props
  */
 function ToolCallView({ call, results, tools, phase }) {
@@ -155,7 +155,7 @@ function ToolResult({ message }) {
   return html`<${Markdown} text=${said} />${otherBlocks(message).map((block, at) => html`<${OtherBlock} key=${at} block=${block} />`)}`;
 }
 
-/** JSON objects and arrays are shown as such. @param {string} text */
+/** The value of a text that is a JSON object or array; else undefined. @param {string} text */
 function parsed(text) {
   if (!/^\s*[[{]/.test(text)) return undefined;
   try {

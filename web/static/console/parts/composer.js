@@ -1,4 +1,4 @@
-// Where a run's input is written: a message, or a form of the graph's input schema; with options for those who debug.
+// The input of a run: a message, or a form of the graph's input schema, with options for debugging.
 
 import { html, useEffect, useMemo, useRef, useState } from "../core/dom.js";
 import { can } from "../core/session.js";
@@ -36,7 +36,7 @@ export function Composer({ schemas, control, run }) {
     if (!(await run(body, message)) && message) setText((now) => now || text);
   };
 
-  if (!can("run")) return html`<p class="hint">Your role may read here, and not run.</p>`;
+  if (!can("run")) return html`<p class="hint">Your role can read this page, but not start runs.</p>`;
   return html`<form class="composer" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), void send())}>
     ${isChat && html`<div class="schema-views" role="group" aria-label="Input">
       ${[["chat", "Chat"], ["form", "Form"]].map(([name, title]) => html`<button key=${name} type="button" aria-pressed=${way === name ? "true" : "false"} onClick=${() => setWay(name)}>${title}</button>`)}
@@ -49,7 +49,7 @@ export function Composer({ schemas, control, run }) {
       <details class="composer-more"><summary>Options${pause || Object.keys(context ?? {}).length ? " (set)" : ""}</summary>
         <${Select} label="Pause" value=${pause} options=${PAUSES} onChange=${setPause} />
         <p class="part-label">Context of these runs</p>
-        <p class="hint">Goes over the assistant's.</p>
+        <p class="hint">Replaces the assistant's values.</p>
         <${SchemaEditor} schema=${contextSchema(schemas)} value=${context} onChange=${setContext} onFault=${setFault} label="Context" />
       </details>
       <span class="composer-send">
@@ -61,7 +61,7 @@ export function Composer({ schemas, control, run }) {
   </form>`;
 }
 
-/** Grows with its text; Enter sends. @param {{text: string, onInput: (text: string) => void, onSend: () => void}} props */
+/** A text box that grows with its text. Enter sends it. @param {{text: string, onInput: (text: string) => void, onSend: () => void}} props */
 function MessageBox({ text, onInput, onSend }) {
   const box = useRef(/** @type {HTMLTextAreaElement|null} */ (null));
   useEffect(() => {
@@ -83,7 +83,7 @@ function pausing(pause) {
   return pause === "before" ? { interrupt_before: "*" } : pause === "after" ? { interrupt_after: "*" } : {};
 }
 
-/** The input's other fields; null where there are none. @param {any} schema */
+/** The schema of the input without its messages; null if it has no other fields. @param {any} schema */
 function withoutMessages(schema) {
   const { messages: _messages, ...properties } = schema.properties ?? {};
   if (!Object.keys(properties).length) return null;

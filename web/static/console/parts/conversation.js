@@ -1,4 +1,4 @@
-// What a thread has come to, as it is read: messages or values, then what is asked, what went wrong, what can be done next.
+// The state of a thread: its messages or values, then open questions, the error of the last run, and the next action.
 
 import { html } from "../core/dom.js";
 import { Chat, MessageView } from "./chat.js";
@@ -21,7 +21,7 @@ export function Conversation({ control, schemas, threadId, run }) {
   const isChat = Boolean(schemas?.state_schema?.properties?.messages) || view.entries.value.length > 0;
   const edit = can("run") && threadId ? (/** @type {any} */ message, /** @type {string} */ text) => void control.branch(message, text, run) : undefined;
   return html`<${Chat} view=${view} onEdit=${edit}>
-    ${isEmpty(view) && html`<${Empty} title=${isChat ? "Say something" : "Give it an input"} text=${isChat ? "The answer appears here, word by word." : "What the graph makes of it appears here."} />`}
+    ${isEmpty(view) && html`<${Empty} title=${isChat ? "Send a message" : "Enter an input"} text=${isChat ? "The answer appears here while the model writes it." : "The values of the graph appear here."} />`}
     ${!isChat && html`<${Values} view=${view} />`}
     <${Asides} view=${view} />
     <${Ending} view=${view} run=${run} />
@@ -40,7 +40,7 @@ function Values({ view }) {
   return html`<article class="message values"><header><span class="message-by">Values</span></header><${Json} value=${values} collapsed=${2} label="Values" /></article>`;
 }
 
-/** What models say within subgraphs, for as long as these work. @param {{view: RunView}} props */
+/** Messages of models in subgraphs, while the subgraphs work. @param {{view: RunView}} props */
 function Asides({ view }) {
   const working = inside(view.items.value, "");
   return working.map(({ step, label }) => html`<section class="aside" key=${step.key} aria-label=${`Within ${label}`}>
@@ -49,7 +49,7 @@ function Asides({ view }) {
   </section>`);
 }
 
-/** Steps of subgraphs that say something. @param {any[]} items @param {string} outer @returns {{step: any, label: string}[]} */
+/** The working steps of subgraphs that have messages, with the names of their parents. @param {any[]} items @param {string} outer @returns {{step: any, label: string}[]} */
 function inside(items, outer) {
   return items.filter((item) => item.kind === "step" && item.status.value === "working").flatMap((step) => {
     const label = outer ? `${outer} › ${step.name}` : step.name;
@@ -69,10 +69,10 @@ function Ending({ view, run }) {
   return html`
     ${error && !isStopped && html`<${Failure} error=${error} />`}
     ${questions.length > 0 ? html`<${OpenQuestions} questions=${questions} disabled=${!can("run")} onAnswer=${(/** @type {any} */ answers) => run(answering(answers))} />`
-      : next.length > 0 && html`<${Standing} next=${next} hasFailed=${Boolean(error) && !isStopped} isStopped=${isStopped} run=${run} />`}`;
+      : next.length > 0 && html`<${NextNodes} next=${next} hasFailed=${Boolean(error) && !isStopped} isStopped=${isStopped} run=${run} />`}`;
 }
 
-/** Answers that somebody else was faster with are refused, not taken for something else. @param {Record<string, any>} answers */
+/** The body of a run that answers questions. The service refuses it if another person has answered first. @param {Record<string, any>} answers */
 const answering = (answers) => ({ command: { resume: answers }, if_thread_status: ["interrupted"] });
 
 /** @param {{error: {error?: string, message?: string}}} props */
@@ -81,9 +81,9 @@ function Failure({ error }) {
 }
 
 /** @param {{next: string[], hasFailed: boolean, isStopped: boolean, run: Run}} props */
-function Standing({ next, hasFailed, isStopped, run }) {
+function NextNodes({ next, hasFailed, isStopped, run }) {
   const names = next.map((name) => html`<code key=${name}>${name}</code> `);
-  const said = hasFailed ? "It can go on from its last checkpoint, before" : isStopped ? "Stopped before" : "The thread stands before";
-  return html`<div class="play-stands"><span>${said} ${names}</span>${can("run") && html`<${Button} onClick=${() => void run({ input: null })}>${hasFailed ? "Try again" : "Go on"}<//>`}</div>`;
+  const text = hasFailed ? "The run can be continued from its last checkpoint, before" : isStopped ? "Stopped before" : "Paused before";
+  return html`<div class="play-stands"><span>${text} ${names}</span>${can("run") && html`<${Button} onClick=${() => void run({ input: null })}>${hasFailed ? "Try again" : "Continue"}<//>`}</div>`;
 }
 

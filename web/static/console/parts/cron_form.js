@@ -1,8 +1,8 @@
-// The form of a cron: its schedule is read back in words while it is typed.
+// The form of a cron. The schedule is shown in words while it is typed.
 
 import { deployment } from "../core/api.js";
 import { html, useId, useMemo } from "../core/dom.js";
-import { text } from "../core/format.js";
+import { assistantName } from "../core/format.js";
 import { FormDialog, useForm } from "./form_dialog.js";
 import { Field, JsonEditor, TextField } from "./index.js";
 import { inWords } from "./schedule.js";
@@ -18,7 +18,7 @@ export function CronForm({ name, cron, assistants, onClose, onDone }) {
   const save = async () => {
     const at = deployment(name);
     if (cron) await at.call("PATCH", `/runs/crons/${cron.cron_id}`, { body: changed(cron, values) });
-    else await at.call("POST", isOnThread ? `/threads/${encodeURIComponent(values.thread_id.trim())}/runs/crons` : "/runs/crons", { body: asked(values) });
+    else await at.call("POST", isOnThread ? `/threads/${encodeURIComponent(values.thread_id.trim())}/runs/crons` : "/runs/crons", { body: newCron(values) });
     onDone();
   };
   return html`
@@ -28,17 +28,17 @@ export function CronForm({ name, cron, assistants, onClose, onDone }) {
         <${ScheduleField} form=${form} />
         <${ZoneField} form=${form} />
         <${JsonEditor} label="Input" rows=${6} value=${values.input} onChange=${(/** @type {any} */ input) => form.set({ input })} />
-        ${!cron && html`<${TextField} label="Thread" hint="Its id. Empty: a new thread each time" ...${form.bind("thread_id")} />`}
+        ${!cron && html`<${TextField} label="Thread" hint="Id of a thread. Empty: a new thread for each run" ...${form.bind("thread_id")} />`}
         ${isOnThread
           ? html`<${Choice} label="When the thread is busy" name="multitask_strategy" form=${form} options=${STRATEGIES.map((one) => [one, one])} />`
-          : html`<${Choice} label="When a run has ended" name="on_run_completed" form=${form} options=${[["keep", "keep it with its thread"], ["delete", "delete both: nothing is left to look at"]]} />`}
-        <${TextField} label="Until" hint="A time in ISO 8601, in UTC unless it says more. Empty: for ever" placeholder="2030-01-31T18:00:00Z" ...${form.bind("end_time")} />
-        <${TextField} label="Webhook" type="url" hint="Told of each run's end" placeholder="https://…" ...${form.bind("webhook")} />`}
+          : html`<${Choice} label="When a run has ended" name="on_run_completed" form=${form} options=${[["keep", "keep the run and its thread"], ["delete", "delete the run and its thread"]]} />`}
+        <${TextField} label="Until" hint="A time in ISO 8601, in UTC unless it has a zone. Empty: without end" placeholder="2030-01-31T18:00:00Z" ...${form.bind("end_time")} />
+        <${TextField} label="Webhook" type="url" hint="Called when a run has ended" placeholder="https://…" ...${form.bind("webhook")} />`}
     <//>`;
 }
 
 /** @param {any} one */
-const labelOf = (one) => `${text(one.name || "Untitled", 60)}${one.name === one.graph_id ? "" : ` (${one.graph_id})`}`;
+const labelOf = (one) => `${assistantName(one)}${one.name === one.graph_id ? "" : ` (${one.graph_id})`}`;
 
 /** @param {any} cron @param {any[]} assistants */
 function initial(cron, assistants) {
@@ -56,8 +56,8 @@ function initial(cron, assistants) {
   };
 }
 
-/** What a new cron is asked with. @param {ReturnType<typeof initial>} values */
-function asked(values) {
+/** The body that creates a cron. @param {ReturnType<typeof initial>} values */
+function newCron(values) {
   const { thread_id, on_run_completed, multitask_strategy, assistant_id, schedule, input } = values;
   return {
     assistant_id, schedule, input,
@@ -68,7 +68,7 @@ function asked(values) {
   };
 }
 
-/** Only what is another than before: a new schedule or zone begins from now. @param {any} cron @param {ReturnType<typeof initial>} values */
+/** The body with only the changed fields. A changed schedule or time zone restarts the schedule from now. @param {any} cron @param {ReturnType<typeof initial>} values */
 function changed(cron, values) {
   const before = /** @type {Record<string, any>} */ (initial(cron, []));
   const now = /** @type {Record<string, any>} */ (values);
@@ -86,7 +86,7 @@ function ScheduleField({ form }) {
   return html`
     <${TextField} label="Schedule" hint="Minute, hour, day of month, month, day of week; seconds may come last" required maxlength="200" list=${id} autofocus ...${form.bind("schedule")} />
     <datalist id=${id}>${EXAMPLES.map((one) => html`<option key=${one} value=${one}>${inWords(one)}</option>`)}</datalist>
-    <p class="quiet" role="status">${words ? html`<b>${words}</b>` : schedule.trim() && "Too particular for words: it shows its next times once it is there."}</p>`;
+    <p class="quiet" role="status">${words ? html`<b>${words}</b>` : schedule.trim() && "This schedule cannot be shown in words. Its next times are shown once the cron is created."}</p>`;
 }
 
 /** @param {{form: any}} props */

@@ -1,4 +1,4 @@
-// What a deployment logs while it serves, as it comes; by level and text.
+// The live log of a serving deployment, filtered by level and text.
 
 import { html } from "../core/dom.js";
 import { control, sleep } from "../core/api.js";
@@ -20,10 +20,10 @@ export function DeploymentLog({ id, query }) {
       <${SearchBox} label="Lines with this text" value=${text} onInput=${(/** @type {string} */ value) => setQuery({ text: value })} />
     </div>
     <${ErrorBox} error=${error} retry=${reload} />
-    <${LogView} lines=${data} label="Log" height="70vh" empty=${level || text ? "Nothing that matches has been logged." : "It has logged nothing: what graphs print and log appears here."} />`;
+    <${LogView} lines=${data} label="Log" height="70vh" empty=${level || text ? "No log line matches." : "No log lines yet. The output and logs of graphs appear here."} />`;
 }
 
-/** The newest lines, then those that come. @param {string} id @param {any} filters @param {AbortSignal} signal */
+/** The newest lines, then new ones as they are logged. @param {string} id @param {any} filters @param {AbortSignal} signal */
 async function* lines(id, filters, signal) {
   const path = `/v1/projects/${id}/deploy_logs`;
   const newest = await control("POST", path, { body: { ...filters, order: "desc", limit: NEWEST }, signal });
@@ -31,7 +31,7 @@ async function* lines(id, filters, signal) {
   yield* read;
   let offset = null;
   for (;;) {
-    // A line that was read is read again rather than that one between two readings is missed.
+    // Reading starts with the last known line, because another line may have the same time. Known lines are dropped below.
     const since = offset ? { offset } : read.length ? { start_time: new Date(read.at(-1).timestamp).toISOString() } : {};
     const page = await control("POST", path, { query: { wait: WAIT_SECONDS }, body: { ...filters, order: "asc", limit: PORTION, ...since }, signal });
     const known = new Set(read.map((/** @type {any} */ line) => line.id));

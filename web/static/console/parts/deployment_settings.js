@@ -1,4 +1,4 @@
-// What a deployment runs with: variables by name, limits, pool. Changes of variables make a new revision.
+// The settings of a deployment: variables, limits and pool. A change of variables creates a new revision.
 
 import { html, useState } from "../core/dom.js";
 import { control } from "../core/api.js";
@@ -6,8 +6,8 @@ import { can } from "../core/session.js";
 import { Button, Empty, TextField, ask, notify } from "./index.js";
 
 const LIMITS = [
-  ["max_concurrent_runs", "Runs at a time"], ["hosts_per_runner", "Graph hosts on each runner"], ["run_timeout_seconds", "Longest run, in seconds"],
-  ["memory_mb", "Memory of a graph host, in MB"], ["max_tokens_per_day", "Tokens a day"], ["max_run_tokens", "Tokens of one run"],
+  ["max_concurrent_runs", "Concurrent runs"], ["hosts_per_runner", "Graph hosts on each runner"], ["run_timeout_seconds", "Time limit of a run, in seconds"],
+  ["memory_mb", "Memory of a graph host, in MB"], ["max_tokens_per_day", "Tokens per day"], ["max_run_tokens", "Tokens per run"],
 ];
 
 /** @param {{record: any, reload: () => void}} props */
@@ -19,7 +19,7 @@ export function DeploymentSettings({ record, reload }) {
   </div>`;
 }
 
-/** Changes are collected, so that they make one revision together. @param {{record: any, reload: () => void}} props */
+/** Changes are collected and applied together, so that they create one revision. @param {{record: any, reload: () => void}} props */
 function Variables({ record, reload }) {
   const [staged, setStaged] = useState(/** @type {Record<string, string | null>} */ ({}));
   const [name, setName] = useState("");
@@ -37,11 +37,11 @@ function Variables({ record, reload }) {
   const apply = async () => {
     await control("PATCH", `/v2/deployments/${record.id}`, { body: { secret_changes: Object.entries(staged).map(([name, value]) => ({ name, value })) } });
     setStaged({});
-    notify("A new revision with these variables is on its way.");
+    notify("A new revision with these variables is being deployed.");
     reload();
   };
   return html`
-    ${names.length === 0 && html`<${Empty} title="No variables" text="They are what graphs find in their environment; values are kept encrypted and never shown." />`}
+    ${names.length === 0 && html`<${Empty} title="No variables" text="Graphs read variables from their environment. Values are stored encrypted and never shown." />`}
     <ul class="plain-list">${names.map((one) => html`<li key=${one}><code>${one}</code> ${mark(one)}</li>`)}</ul>
     ${can("deploy") && html`
       <form onSubmit=${add}><div class="form-row">
@@ -50,11 +50,11 @@ function Variables({ record, reload }) {
         <${Button} type="submit" disabled=${!name.trim()}>Set<//>
       </div></form>
       ${count > 0 && html`<div class="actions"><${Button} kind="primary" onClick=${apply}>${count === 1 ? "Apply the change" : `Apply ${count} changes`}<//><${Button} onClick=${() => setStaged({})}>Discard<//></div>
-        <p class="hint">It makes a new revision; what was built is not built again.</p>`}`}`;
+        <p class="hint">This creates a new revision without a build.</p>`}`}`;
 
   /** @param {string} one */
   function mark(one) {
-    if (one in staged) return html`<span class="pill warn">${staged[one] === null ? "to be unset" : "to be set"}</span> <button type="button" class="plain" onClick=${() => forget(one)}>keep as it is</button>`;
+    if (one in staged) return html`<span class="pill warn">${staged[one] === null ? "will be unset" : "will be set"}</span> <button type="button" class="plain" onClick=${() => forget(one)}>undo</button>`;
     return can("deploy") && html`<button type="button" class="plain" onClick=${() => setStaged({ ...staged, [one]: null })}>Unset</button>`;
   }
 }
@@ -76,7 +76,7 @@ function Limits({ record, reload }) {
       await control("PATCH", `/v2/deployments/${record.id}`, { body: { limits: numbers, ...(pool && { pool }) } });
       setWrong({});
       setTyped({});
-      notify("Saved; runs that begin from now on keep to it.");
+      notify("Saved. The limits apply to runs that start from now on.");
       reload();
     } catch (error) {
       const { fields = [] } = /** @type {any} */ (error);
@@ -85,12 +85,12 @@ function Limits({ record, reload }) {
     }
   };
   return html`
-    ${known.map(([name, label]) => html`<${TextField} key=${name} label=${label} value=${values[name]} disabled=${isReadOnly} error=${wrong[name]} placeholder="no limit of its own" onInput=${type(name)} />`)}
-    <${TextField} label="Pool" value=${values.pool} disabled=${isReadOnly} error=${wrong.pool} onInput=${type("pool")} hint="Runners of this pool execute its runs; those that wait move along." />
+    ${known.map(([name, label]) => html`<${TextField} key=${name} label=${label} value=${values[name]} disabled=${isReadOnly} error=${wrong[name]} placeholder="No limit" onInput=${type(name)} />`)}
+    <${TextField} label="Pool" value=${values.pool} disabled=${isReadOnly} error=${wrong.pool} onInput=${type("pool")} hint="Runners of this pool execute the runs. Waiting runs move to the pool too." />
     ${!isReadOnly && html`<div class="actions"><${Button} kind="primary" disabled=${Object.keys(typed).length === 0} onClick=${save}>Save<//></div>`}`;
 }
 
-/** Empty is no limit; what is no number goes to the service as it is, which says so. @param {string} text */
+/** The number in a field, or null for no limit. Other text is sent unchanged, and the service returns the error. @param {string} text */
 function numberOf(text) {
   const number = Number(text.trim());
   return Number.isNaN(number) ? text : number;
@@ -99,11 +99,11 @@ function numberOf(text) {
 /** @param {{record: any}} props */
 function Delete({ record }) {
   const remove = async () => {
-    const text = `${record.name} stops serving at once. Its threads, runs and logs are removed with it.`;
-    if (!(await ask({ title: `Delete ${record.name}?`, text, action: "Delete for good", kind: "danger" }))) return;
+    const text = `${record.name} stops serving immediately. Its threads, runs and logs are deleted.`;
+    if (!(await ask({ title: `Delete ${record.name}?`, text, action: "Delete permanently", kind: "danger" }))) return;
     await control("DELETE", `/v2/deployments/${record.id}`);
-    notify(`${record.name} is deleted.`);
+    notify(`${record.name} was deleted.`);
     location.hash = "#/";
   };
-  return html`<p>With all its threads, runs and logs.</p><${Button} kind="danger" onClick=${remove}>Delete this deployment<//>`;
+  return html`<p>Deletes the deployment with all its threads, runs and logs.</p><${Button} kind="danger" onClick=${remove}>Delete this deployment<//>`;
 }

@@ -1,4 +1,4 @@
-// The difference between two states: which paths were added, changed, removed. Bounded, so that values of any size are compared.
+// The difference between two states: added, changed and removed paths. Depth and number are bounded, so values of any size can be compared.
 
 import { html, useMemo } from "../core/dom.js";
 import { plain } from "../core/format.js";
@@ -15,7 +15,7 @@ const MOST_CHANGES = 200;
 const MOST_LEVELS = 8;
 
 /**
- * What must be done to `before` to get `after`; `isCut` where there is more than is shown.
+ * The changes that turn `before` into `after`. `isCut`: there are more changes than listed.
  * @param {unknown} before
  * @param {unknown} after
  * @returns {Difference}
@@ -59,7 +59,7 @@ function compareObjects(before, after, path, level, changes) {
 }
 
 /**
- * Items that stayed at either end are left out; what is between them is compared one by one.
+ * Equal items at both ends are skipped. The items between them are compared one by one.
  * @param {unknown[]} before
  * @param {unknown[]} after
  * @param {string} path
@@ -116,7 +116,7 @@ export function Diff({ before, after }) {
   return html`
     <ul class="diff" aria-label="Changed values">
       ${changes.map((change) => html`<${Line} key=${change.path} change=${change} />`)}
-      ${isCut && html`<li class="quiet">More has changed than is shown: look at the state.</li>`}
+      ${isCut && html`<li class="quiet">There are more changes. The state shows all values.</li>`}
     </ul>`;
 }
 

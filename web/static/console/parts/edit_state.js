@@ -1,4 +1,4 @@
-// The form that writes values into a thread's state at a checkpoint, and so forks the thread from there.
+// The dialog that updates a thread's state at a checkpoint. The update is a new checkpoint, which forks the thread.
 
 import { html, useState } from "../core/dom.js";
 import { plain } from "../core/format.js";
@@ -12,7 +12,7 @@ const LONGEST_TEXT = 200_000;
 const PUSH = "__pregel_push"; // begins the path of a task that was sent its input
 
 /**
- * The keys of `after` that are not as they were, which are those that are sent.
+ * The keys of `after` whose values differ from `before`.
  * @param {any} before
  * @param {any} after
  */
@@ -22,9 +22,8 @@ export function changedKeys(before, after) {
 }
 
 /**
- * What comes after a checkpoint that was written over `edited`, in comparison with what came before. `lost` are nodes that
- * do not come any more: a node that a `Command(goto)` chose is not chosen again by an update. Nodes that were sent an input
- * of their own are no part of it, for their input is not known.
+ * The nodes that follow the checkpoint of an update (`next`), and those that followed `edited` and no longer do (`lost`): an update does not
+ * repeat a `Command(goto)`. Nodes with an input of their own (`Send`) are left out, because their input is not known.
  * @param {State} edited
  * @param {string[]} next nodes that come after the new checkpoint
  */
@@ -35,7 +34,7 @@ export function followers(edited, next) {
 }
 
 /**
- * `onSave` is given the body of the update; `andRun`: what follows is to be run.
+ * `onSave` gets the body of the update. `andRun`: also start a run at the nodes that follow.
  * @param {{state: State, nodes: string[], onSave: (body: any, andRun: boolean) => Promise<void>, onClose: () => void}} props
  */
 export function EditState({ state, nodes, onSave, onClose }) {
@@ -60,19 +59,19 @@ export function EditState({ state, nodes, onSave, onClose }) {
   const actions = html`
     <${Button} kind="plain" onClick=${onClose}>Cancel<//>
     <${Button} disabled=${cannot} busy=${busy} onClick=${() => save(false)}>Save as a fork<//>
-    <${Button} kind="primary" disabled=${cannot} busy=${busy} onClick=${() => save(true)}>Save and run on<//>`;
+    <${Button} kind="primary" disabled=${cannot} busy=${busy} onClick=${() => save(true)}>Save and run<//>`;
   return html`
     <${Dialog} title="Edit the state and fork" open=${true} onClose=${onClose} actions=${actions} wide=${true}>
-      <p class="quiet">The checkpoint stays as it is: a new one follows it. Only keys that you change are written, through their
-        reducers: a list that grows by what nodes return grows by what you write.${isLarge && " The state is too large to be edited whole: name the keys to write."}</p>
+      <p class="quiet">The update is a new checkpoint after this one, which stays as it is. Only the keys that you change are written, through
+        their reducers: for example, new messages are added to the old ones.${isLarge && " This state is too large for the editor: enter only the keys to write."}</p>
       <${JsonEditor} label="Values" value=${start} onChange=${setValue} rows=${16} />
-      <${Field} label="As if written by" hint="Decides which node comes next">
+      <${Field} label="As if written by" hint="Determines the next node">
         <select value=${asNode} onChange=${(/** @type {Event} */ event) => setAsNode(/** @type {HTMLSelectElement} */ (event.currentTarget).value)}>
-          <option value="">the node that wrote last</option>
+          <option value="">the last node that wrote</option>
           ${nodes.map((node) => html`<option key=${node} value=${node}>${plain(node.slice(0, 100))}</option>`)}
         </select>
       <//>
-      <p aria-live="polite">${keys.length ? html`Writes ${keys.slice(0, 20).map((key) => html`<code key=${key}>${plain(key.slice(0, 60))}</code> `)}` : html`<span class="quiet">Nothing is changed yet.</span>`}</p>
+      <p aria-live="polite">${keys.length ? html`Writes ${keys.slice(0, 20).map((key) => html`<code key=${key}>${plain(key.slice(0, 60))}</code> `)}` : html`<span class="quiet">No changes yet.</span>`}</p>
       ${error && html`<${ErrorBox} error=${error} />`}
     <//>`;
 }

@@ -1,4 +1,4 @@
-// A run's events as they come: gathered outside of what is drawn, shown once a frame at most, opened one at a time.
+// The events of a run. They are collected outside of the components and rendered at most once per frame.
 
 import { isAborted } from "../core/api.js";
 import { html, signal, useCallback, useEffect, useMemo, useState } from "../core/dom.js";
@@ -13,12 +13,12 @@ const KEPT = 20_000;
 const DROPPED_AT_ONCE = 2_000;
 const DRAW_EVERY_MS = 100;
 const PREVIEW = 240;
-const REPLAYED_MS = 1_000; // what comes this soon was kept, and nobody knows when it was written
+const REPLAYED_MS = 1_000; // earlier events were stored before, so their times are unknown
 
 /**
- * Events that are gathered from a stream; `version` moves when there is something new to draw.
+ * Events collected from a stream. `version` changes when there is something to render.
  * @param {(signal: AbortSignal) => AsyncIterable<{id: string, event: string, data: any}>} open
- * @param {{isLive: boolean}} options live events have the time they came; what was there before has none
+ * @param {{isLive: boolean}} options live events have their time of arrival; stored events have no time
  */
 export function createLog(open, { isLive }) {
   /** @type {LogEvent[]} */
@@ -56,7 +56,7 @@ export function createLog(open, { isLive }) {
   void follow();
   return {
     events, names, version, state,
-    /** How many of the oldest are not held any more. */
+    /** The number of oldest events that were dropped. */
     dropped: () => dropped,
     leave: () => {
       leaving.abort();
@@ -66,7 +66,7 @@ export function createLog(open, { isLive }) {
 }
 
 /**
- * The events of a log, those of one name if wanted.
+ * The events of a log, optionally of one name only.
  * @param {{log: ReturnType<typeof createLog>, isLive: boolean}} props
  */
 export function EventLog({ log, isLive }) {
@@ -96,7 +96,7 @@ export function EventLog({ log, isLive }) {
     const event = shown[at];
     const isOpen = event === opened;
     const known = drawn.get(event);
-    if (known?.isOpen === isOpen) return known.row; // the same node again: nothing of it is compared
+    if (known?.isOpen === isOpen) return known.row; // the same virtual node, so preact skips it
     const row = html`<${Row} key=${event.number} event=${event} isOpen=${isOpen} onOpen=${open} />`;
     drawn.set(event, { isOpen, row });
     return row;
@@ -111,7 +111,7 @@ export function EventLog({ log, isLive }) {
       ${isOpen && isLive && html`<label><input type="checkbox" checked=${follows} onChange=${() => setFollows(!follows)} /> Follow</label> <span class="live">live</span>`}
     </div>
     ${error && html`<${ErrorBox} error=${error} />`}
-    ${!shown.length && html`<p class="quiet">${isOpen ? "No event yet." : "No events are kept. They expire some minutes after a run's end; what it wrote is in the thread."}</p>`}
+    ${!shown.length && html`<p class="quiet">${isOpen ? "No events yet." : "No events are kept. Events expire some minutes after the end of a run. Its results are in the thread."}</p>`}
     <div class=${opened ? "event-split" : ""}>
       ${shown.length > 0 && html`<${Windowed} class="events" role="listbox" label="Events" count=${shown.length} rowHeight=${ROW_HEIGHT} render=${render} follow=${follows && isOpen} onLeave=${() => setFollows(false)} active=${place} onKeyDown=${onKeyDown} />`}
       ${opened && html`
@@ -133,7 +133,7 @@ function Row({ event, isOpen, onOpen }) {
 }
 
 /**
- * The beginning of a value on one line; what is large is not written out for it.
+ * The beginning of a value on one line. A large value is not serialized whole.
  * @param {any} value
  * @returns {string}
  */

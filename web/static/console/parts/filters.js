@@ -1,4 +1,4 @@
-// What people type into filters, as what the API takes; and the periods they choose from.
+// Filters as typed by users, in the form that the API takes, and the periods of time filters.
 
 export const PERIODS = [
   { value: "", label: "Any time" },
@@ -12,7 +12,7 @@ export const PERIODS = [
 const SECONDS = { m: 60, h: 3_600, d: 86_400 };
 
 /**
- * The start of a period (`15m`, `7d`, or a time) in ISO 8601; undefined where there is none.
+ * The start of a period (`15m`, `7d`, or a time) in ISO 8601; undefined if there is none.
  * @param {string | undefined} period
  * @param {number} [now] milliseconds
  * @returns {string | undefined}
@@ -26,8 +26,8 @@ export function since(period, now = Date.now()) {
 }
 
 /**
- * A filter as an object: JSON, or `key=value` parts with commas between them, `a.b=1` for what is inside. A value that is
- * JSON (`3`, `true`, `"3"`) is meant as such, other text as it is. Throws what is wrong, in words.
+ * A filter as an object. The text is JSON, or `key=value` parts separated by commas; `a.b=1` filters a nested value. A value that is valid JSON
+ * (`3`, `true`, `"3"`) is parsed, other text is a string. Throws an Error with the reason.
  * @param {string | undefined} text
  * @returns {Record<string, unknown> | undefined}
  */
@@ -56,7 +56,7 @@ function jsonObject(text) {
   return value;
 }
 
-/** Splits at commas that are not within quotes or brackets. @param {string} text */
+/** Split a text at commas outside of quotes and brackets. @param {string} text */
 function parts(text) {
   const found = text.match(/(?:"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^,])+/g) ?? [];
   return found.map((part) => part.trim()).filter(Boolean);

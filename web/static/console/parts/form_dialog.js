@@ -1,4 +1,4 @@
-// A dialog with a form: it closes when what it asked for was done, and else says what the service has against it.
+// A dialog with a form. It closes when the service accepts the form, and otherwise shows the service's errors at the fields.
 
 import { html, useState } from "../core/dom.js";
 import { Button, Dialog, ErrorBox, TextField } from "./index.js";
@@ -56,13 +56,13 @@ export function FormDialog({ title, label = "Save", danger = false, disabled = f
 }
 
 /**
- * Before what takes everything away: its name must be typed.
+ * The confirmation of a deletion that cannot be undone: the name must be typed.
  * @param {{title: string, name: string, label?: string, children?: any, onClose: () => void, onSubmit: () => Promise<any>}} props
  */
 export function TypedConfirm({ title, name, label = "Delete", children, onClose, onSubmit }) {
   const form = useForm({ typed: "" });
   return html`
     <${FormDialog} title=${title} label=${label} danger disabled=${form.values.typed !== name} onClose=${onClose} onSubmit=${onSubmit}>
-      ${() => html`${children}<${TextField} label=${html`Type <b>${name}</b> to go on`} ...${form.bind("typed")} autofocus />`}
+      ${() => html`${children}<${TextField} label=${html`Type <b>${name}</b> to confirm`} ...${form.bind("typed")} autofocus />`}
     <//>`;
 }

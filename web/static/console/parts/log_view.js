@@ -1,17 +1,17 @@
-// Lines of a log, the newest last. What is far out of sight costs no layout; following stays at the end.
+// The lines of a log, newest last. Blocks far out of sight cost no layout. `follow` keeps the end in sight.
 
 import { html, useLayoutEffect, useMemo, useRef } from "../core/dom.js";
 import { clock, iso } from "../core/format.js";
 import { LongText } from "./code.js";
 
-const BLOCK = 100; // lines that are drawn, or left as they are, together
+const BLOCK = 100; // lines that are rendered together
 const KEPT = 5000;
 const LINE_CUT = 2000;
 
 /** @typedef {{id?: string, timestamp?: number, level?: string, message: string}} LogLine */
 
 /** @param {{lines: LogLine[], follow?: boolean, label?: string, empty?: any, height?: string}} props */
-export function LogView({ lines, follow = true, label = "Log", empty = "Nothing has been logged.", height }) {
+export function LogView({ lines, follow = true, label = "Log", empty = "No log lines.", height }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const isAtEnd = useRef(true);
   const blocks = useBlocks(lines);
@@ -29,7 +29,7 @@ export function LogView({ lines, follow = true, label = "Log", empty = "Nothing 
     </div>`;
 }
 
-/** The lines in blocks; one that has the lines it had stays the same object. @param {LogLine[]} lines */
+/** The lines in blocks. A block with the same lines stays the same object. @param {LogLine[]} lines */
 function useBlocks(lines) {
   const kept = useRef(/** @type {Map<string, {number: string, lines: LogLine[]}>} */ (new Map()));
   return useMemo(() => {

@@ -1,4 +1,4 @@
-// A chat message of a state as text: who says it, what, and which tools it calls. Nothing in it is taken for markup.
+// A message of a state as plain text: its role, its content and its tool calls. Nothing in it becomes markup.
 
 import { html } from "../core/dom.js";
 import { plain } from "../core/format.js";
@@ -8,7 +8,7 @@ const TYPES = new Set(["human", "ai", "system", "tool", "function", "remove", "d
 const SHOWN = 1_500;
 
 /**
- * Whether a value is a message as the graph library writes it.
+ * Whether a value is a message in the form that LangChain serializes.
  * @param {any} value
  * @returns {boolean}
  */
@@ -35,7 +35,7 @@ export function textOf(content) {
 }
 
 /**
- * One message; a long one is cut until it is asked for.
+ * A message. A long text is cut, with a button that shows all of it.
  * @param {{message: any}} props
  */
 export function Message({ message }) {

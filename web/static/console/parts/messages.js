@@ -1,4 +1,4 @@
-// Messages as they are in a graph's state, and as they grow while a model speaks.
+// Messages of a graph's state, and partial messages while a model writes them.
 
 /**
  * @typedef {{type?: string, text?: string, [key: string]: any}} Block a part of a message's content
@@ -15,24 +15,24 @@
  * @property {string} [status]
  * @property {any} [artifact]
  * @property {{input_tokens?: number, output_tokens?: number, total_tokens?: number}|null} [usage_metadata]
- * @property {boolean} [growing] more of it is to come
+ * @property {boolean} [growing] the message is not complete yet
  */
 
 const ROLES = /** @type {Record<string, string>} */ ({ user: "human", assistant: "ai" });
 
-/** Whether something is a list of messages. @param {any} value @returns {value is Message[]} */
+/** Whether a value is a list of messages. @param {any} value @returns {value is Message[]} */
 export function areMessages(value) {
   return Array.isArray(value) && value.every((one) => one && typeof one === "object" && ("content" in one || "type" in one));
 }
 
-/** A message with the names that the rest of the page knows. @param {any} message @returns {Message} */
+/** A message in one form: `type` for `role`, without the suffixes of class names. @param {any} message @returns {Message} */
 export function normal(message) {
   const given = String(message.type ?? message.role ?? "");
   const type = ROLES[given] ?? given.replace(/MessageChunk$|Message$/, "").toLowerCase();
   return { ...message, type, content: message.content ?? "" };
 }
 
-/** What a message says, without its other blocks. @param {Message} message */
+/** The text of a message, without its other blocks. @param {Message} message */
 export function textOf(message) {
   if (typeof message.content === "string") return message.content;
   return message.content
@@ -40,20 +40,20 @@ export function textOf(message) {
     .join("");
 }
 
-/** What a model thought before it spoke, where it tells. @param {Message} message */
+/** The reasoning of a model, if the message contains it. @param {Message} message */
 export function thoughtOf(message) {
   if (typeof message.content === "string") return "";
   return message.content.map((block) => block.thinking ?? block.reasoning ?? "").filter((part) => typeof part === "string").join("");
 }
 
-/** Blocks that are neither text nor thought nor a call that is shown apart. @param {Message} message */
+/** Blocks other than text, reasoning and tool calls, which are shown separately. @param {Message} message */
 export function otherBlocks(message) {
   if (typeof message.content === "string") return [];
   const shown = new Set(["text", "thinking", "reasoning", "tool_use", "tool_call", "input_json_delta", "redacted_thinking"]);
   return message.content.filter((block) => typeof block === "object" && block.type !== undefined && !shown.has(block.type));
 }
 
-/** The message so far with its next part. @param {Message|null} before @param {any} given @returns {Message} */
+/** A partial message with its next part added. @param {Message|null} before @param {any} given @returns {Message} */
 export function grown(before, given) {
   const part = normal(given);
   const isPart = /Chunk$/.test(String(given.type ?? ""));
@@ -113,7 +113,7 @@ function joined(before, parts) {
   return calls;
 }
 
-/** A call from its parts; its arguments stay text until they are whole. @param {ToolCall} chunk @returns {ToolCall} */
+/** A tool call from its parts. Its arguments are text until they are complete JSON. @param {ToolCall} chunk @returns {ToolCall} */
 function callOf(chunk) {
   return { name: chunk.name, id: chunk.id, args: parsed(chunk.args) };
 }
@@ -134,7 +134,7 @@ function summed(one, two) {
   return Object.fromEntries(names.map((name) => [name, (one[name] ?? 0) + (two[name] ?? 0)]));
 }
 
-/** Whether two forms of a message look the same, so that it need not be drawn again. @param {Message} one @param {Message} two */
+/** Whether two versions of a message render alike, so that no render is needed. @param {Message} one @param {Message} two */
 export function looksSame(one, two) {
   return (
     one.type === two.type && Boolean(one.growing) === Boolean(two.growing) && one.status === two.status && one.name === two.name &&
@@ -148,7 +148,7 @@ function sameJson(one, two) {
   return one === two || (typeof one === "object" && JSON.stringify(one) === JSON.stringify(two));
 }
 
-/** A random id; `crypto.randomUUID` is missing on pages without TLS. */
+/** A random UUID. `crypto.randomUUID` is missing on pages without TLS. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;

@@ -1,8 +1,8 @@
-// A deployment's revisions, what can be done with them, and the build log of one, live.
+// The revisions of a deployment with their actions, and the live build log of one.
 
 import { html, useEffect, useState } from "../core/dom.js";
 import { control } from "../core/api.js";
-import { short } from "../core/format.js";
+import { revisionName, short } from "../core/format.js";
 import { setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { can } from "../core/session.js";
@@ -28,9 +28,9 @@ export function Revisions({ record, chosen, onChange }) {
   };
   return html`
     <${Table} label="Revisions" rows=${rows} rowKey="id" columns=${columns(record, changed)} onRow=${choose} selected=${(/** @type {any} */ row) => row.id === shown?.id}
-      empty=${html`<${Empty} title="There is no revision yet" text="Upload a source: runyard deploy DIRECTORY" />`} />
+      empty=${html`<${Empty} title="No revisions yet" text="Deploy a project: runyard deploy DIRECTORY" />`} />
     <${Pager} offset=${offset} limit=${PAGE} count=${rows.length} onChange=${setOffset} />
-    ${shown && html`<h2>Build log of v${shown.number}</h2><${BuildLog} key=${shown.id} deploymentId=${record.id} revision=${shown} onStatus=${changed} />`}`;
+    ${shown && html`<h2>Build log of ${revisionName(shown.number)}</h2><${BuildLog} key=${shown.id} deploymentId=${record.id} revision=${shown} onStatus=${changed} />`}`;
 }
 
 /** @param {any} row */
@@ -39,43 +39,43 @@ const choose = (row) => setQuery({ revision: row.number });
 /** @param {any} record @param {() => void} changed @returns {import("./table.js").Column[]} */
 function columns(record, changed) {
   return [
-    { title: "Revision", key: "number", cell: (row) => html`<button type="button" class="plain" onClick=${() => choose(row)}>v${row.number}</button>${row.id === record.active_revision_id && html` <span class="quiet">serves</span>`}${beside(record, row)}` },
+    { title: "Revision", key: "number", cell: (row) => html`<button type="button" class="plain" onClick=${() => choose(row)}>${revisionName(row.number)}</button>${row.id === record.active_revision_id && html` <span class="quiet">serves</span>`}${beside(record, row)}` },
     { title: "Status", key: "status", cell: (row) => html`<${Pill} status=${row.status} />` },
-    { title: "When", key: "created_at", cell: (row) => html`<${Ago} at=${row.created_at} />` },
-    { title: "Who", key: "by", cell: (row) => (row.created_by ? row.created_by.name || row.created_by.key_id : html`<span class="quiet">–</span>`) },
-    { title: "What", key: "changes", cell: what },
+    { title: "Created", key: "created_at", cell: (row) => html`<${Ago} at=${row.created_at} />` },
+    { title: "By", key: "by", cell: (row) => (row.created_by ? row.created_by.name || row.created_by.key_id : html`<span class="quiet">–</span>`) },
+    { title: "Changes", key: "changes", cell: what },
     { title: "", key: "actions", align: "right", hidden: !can("deploy"), cell: (row) => html`<${Actions} record=${record} row=${row} changed=${changed} />` },
   ];
 }
 
-/** A revision's share of a split, and the preview it was made for. @param {any} record @param {any} row */
+/** The share of a revision in a traffic split, and the name of its preview. @param {any} record @param {any} row */
 function beside(record, row) {
   const share = record.traffic?.length > 1 && record.traffic.find((/** @type {any} */ one) => one.revision_id === row.id);
-  const said = [share && `${share.percent} %`, row.preview && `preview ${row.preview}`].filter(Boolean);
-  return said.length > 0 && html` <span class="quiet">${said.join(" · ")}</span>`;
+  const notes = [share && `${share.percent} %`, row.preview && `preview ${row.preview}`].filter(Boolean);
+  return notes.length > 0 && html` <span class="quiet">${notes.join(" · ")}</span>`;
 }
 
-/** What a revision changed, in a few words. @param {any} row */
+/** The changes of a revision: its source and its variables. @param {any} row */
 function what(row) {
   const { source = {}, redeployed_number, variables_set, variables_unset } = row.changes ?? {};
-  const said = [];
-  if (redeployed_number) said.push(html`<span key="again">v${redeployed_number} again</span>`);
-  else if (source.repo_commit_sha) said.push(html`<span key="commit" title=${source.repo_url}>${source.repo_ref ? `${source.repo_ref} ` : ""}<code>${short(source.repo_commit_sha)}</code> ${source.commit_message?.split("\n")[0].slice(0, 100)}</span>`);
-  else if (source.archive_digest) said.push(html`<span key="archive" title=${source.archive_digest}>archive <code>${source.archive_digest.slice(0, 8)}</code></span>`);
-  if (variables_set?.length) said.push(html`<span key="set">set ${variables_set.slice(0, 5).join(", ")}${variables_set.length > 5 ? "…" : ""}</span>`);
-  if (variables_unset?.length) said.push(html`<span key="unset">unset ${variables_unset.slice(0, 5).join(", ")}</span>`);
-  return said.flatMap((part, at) => (at ? ["; ", part] : [part]));
+  const changes = [];
+  if (redeployed_number) changes.push(html`<span key="again">redeploy of ${revisionName(redeployed_number)}</span>`);
+  else if (source.repo_commit_sha) changes.push(html`<span key="commit" title=${source.repo_url}>${source.repo_ref ? `${source.repo_ref} ` : ""}<code>${short(source.repo_commit_sha)}</code> ${source.commit_message?.split("\n")[0].slice(0, 100)}</span>`);
+  else if (source.archive_digest) changes.push(html`<span key="archive" title=${source.archive_digest}>archive <code>${source.archive_digest.slice(0, 8)}</code></span>`);
+  if (variables_set?.length) changes.push(html`<span key="set">set ${variables_set.slice(0, 5).join(", ")}${variables_set.length > 5 ? "…" : ""}</span>`);
+  if (variables_unset?.length) changes.push(html`<span key="unset">unset ${variables_unset.slice(0, 5).join(", ")}</span>`);
+  return changes.flatMap((part, at) => (at ? ["; ", part] : [part]));
 }
 
 /** @param {{record: any, row: any, changed: () => void}} props */
 function Actions({ record, row, changed }) {
   const path = `/v2/deployments/${record.id}/revisions/${row.id}`;
-  const name = `v${row.number}`;
-  if (!ENDS.has(row.status)) return html`<${Button} kind="danger" onClick=${() => act(`Interrupt ${name}?`, "What serves goes on serving.", "Interrupt", "danger", `${path}/interrupt`, `${name} is interrupted.`)}>Interrupt<//>`;
+  const name = revisionName(row.number);
+  if (!ENDS.has(row.status)) return html`<${Button} kind="danger" onClick=${() => act(`Interrupt ${name}?`, "The serving revision is not affected.", "Interrupt", "danger", `${path}/interrupt`, `${name} was interrupted.`)}>Interrupt<//>`;
   const isActive = row.id === record.active_revision_id;
-  if (row.status === "DEPLOYED" && !isActive) return html`<${Button} onClick=${() => act(`Roll back to ${name}?`, "It becomes a new revision with the source and variables of that one. Nothing is built again.", "Roll back", "primary", `${path}/redeploy`, `Going back to ${name}.`)}>Roll back<//>`;
+  if (row.status === "DEPLOYED" && !isActive) return html`<${Button} onClick=${() => act(`Roll back to ${name}?`, "A new revision gets its source and variables. Nothing is built.", "Roll back", "primary", `${path}/redeploy`, `A new revision rolls back to ${name}.`)}>Roll back<//>`;
   if (row.status === "SKIPPED" || row.status === "CREATE_FAILED") return null;
-  return html`<${Button} onClick=${() => act(`Deploy ${name} again?`, "It becomes a new revision with the same source and variables.", "Redeploy", "primary", `${path}/redeploy`, `Deploying ${name} again.`)}>Redeploy<//>`;
+  return html`<${Button} onClick=${() => act(`Deploy ${name} again?`, "A new revision gets the same source and variables.", "Redeploy", "primary", `${path}/redeploy`, `A new revision redeploys ${name}.`)}>Redeploy<//>`;
 
   /** @param {string} title @param {string} text @param {string} action @param {"primary" | "danger"} kind @param {string} address @param {string} done */
   async function act(title, text, action, kind, address, done) {

@@ -1,4 +1,4 @@
-// What can be done with a run: cancel it, or run it again from its last checkpoint.
+// Actions on a run: cancel it, or retry it from its last checkpoint.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
@@ -14,7 +14,7 @@ const CONFLICT = 409;
 const pathOf = (run) => `/threads/${run.thread_id}/runs/${run.run_id}`;
 
 /**
- * Cancels a run that waits or works: what it has written stays, or is taken back.
+ * Cancels a live run. Its checkpoints are kept, or rolled back.
  * @param {{name: string, run: Run, onDone: () => void, isSmall?: boolean}} props
  */
 export function CancelRun({ name, run, onDone, isSmall }) {
@@ -25,7 +25,7 @@ export function CancelRun({ name, run, onDone, isSmall }) {
     setBusy(action);
     try {
       await deployment(name).call("POST", `${pathOf(run)}/cancel`, { query: { action } });
-      notify(action === "rollback" ? "The run is taken back" : "The run is being cancelled");
+      notify(action === "rollback" ? "The run is being rolled back" : "The run is being cancelled");
     } catch (error) {
       notify(/** @type {Error} */ (error).message, "error");
     }
@@ -34,19 +34,19 @@ export function CancelRun({ name, run, onDone, isSmall }) {
     onDone();
   };
   const actions = html`
-    <${Button} kind="plain" onClick=${() => setAsking(false)}>Let it run<//>
-    <${Button} kind="danger" busy=${busy === "rollback"} onClick=${() => cancel("rollback")}>Cancel and take back<//>
+    <${Button} kind="plain" onClick=${() => setAsking(false)}>Keep it running<//>
+    <${Button} kind="danger" busy=${busy === "rollback"} onClick=${() => cancel("rollback")}>Cancel and roll back<//>
     <${Button} kind="danger" busy=${busy === "interrupt"} onClick=${() => cancel("interrupt")}>Cancel<//>`;
   return html`
     <${Button} kind=${isSmall ? "plain" : "danger"} onClick=${() => setAsking(true)}>Cancel…<//>
     <${Dialog} title="Cancel this run?" open=${isAsking} onClose=${() => setAsking(false)} actions=${actions}>
-      <p><strong>Cancel</strong> ends it where it is: its checkpoints stay, and it can be run again from the last one.</p>
-      <p><strong>Cancel and take back</strong> removes the run and all it has written to the thread.</p>
+      <p><strong>Cancel</strong> stops the run where it is. Its checkpoints are kept, and it can be retried from the last one.</p>
+      <p><strong>Cancel and roll back</strong> deletes the run and its checkpoints from the thread.</p>
     <//>`;
 }
 
 /**
- * Runs a failed run again from its last checkpoint; where the thread has moved on since, after asking.
+ * Retries a failed run from its last checkpoint. If the thread has changed since, asks before it forks the thread.
  * @param {{name: string, run: Run, onDone: () => void, isSmall?: boolean}} props
  */
 export function RetryRun({ name, run, onDone, isSmall }) {
@@ -56,10 +56,10 @@ export function RetryRun({ name, run, onDone, isSmall }) {
   const retry = async (/** @type {boolean} */ force) => {
     setBusy(true);
     try {
-      const made = await deployment(name).call("POST", `${pathOf(run)}/retry`, { body: { force } });
+      const created = await deployment(name).call("POST", `${pathOf(run)}/retry`, { body: { force } });
       setRefusal("");
-      notify("Runs again: this is the new run");
-      navigate(["d", name, "runs", made.thread_id, made.run_id]);
+      notify("A new run was started. This page shows it.");
+      navigate(["d", name, "runs", created.thread_id, created.run_id]);
     } catch (error) {
       const { status, message } = /** @type {any} */ (error);
       if (status === CONFLICT && !force) setRefusal(message);
@@ -70,11 +70,11 @@ export function RetryRun({ name, run, onDone, isSmall }) {
   };
   const isForkable = refusal.includes("force");
   const actions = html`
-    <${Button} kind="plain" onClick=${() => setRefusal("")}>${isForkable ? "Leave it" : "Close"}<//>
-    ${isForkable && html`<${Button} kind="primary" busy=${busy} onClick=${() => retry(true)}>Fork and run again<//>`}`;
+    <${Button} kind="plain" onClick=${() => setRefusal("")}>${isForkable ? "Cancel" : "Close"}<//>
+    ${isForkable && html`<${Button} kind="primary" busy=${busy} onClick=${() => retry(true)}>Fork and retry<//>`}`;
   return html`
-    <${Button} kind=${isSmall ? "plain" : "primary"} busy=${busy} onClick=${() => retry(false)} title="A new run goes on from the last checkpoint of this one">${isSmall ? "Again" : "Again from the last checkpoint"}<//>
-    <${Dialog} title=${isForkable ? "The thread has moved on" : "It cannot run again now"} open=${refusal !== ""} onClose=${() => setRefusal("")} actions=${actions}>
-      <p>${isForkable ? "Later runs or updates have changed the thread. Run again all the same, and the thread forks: the new run goes on from this run's last checkpoint, and what came later stays as a branch of its own." : refusal}</p>
+    <${Button} kind=${isSmall ? "plain" : "primary"} busy=${busy} onClick=${() => retry(false)} title="A new run continues from the last checkpoint of this run">${isSmall ? "Retry" : "Retry from the last checkpoint"}<//>
+    <${Dialog} title=${isForkable ? "The thread has changed" : "The run cannot be retried now"} open=${refusal !== ""} onClose=${() => setRefusal("")} actions=${actions}>
+      <p>${isForkable ? "Later runs or updates have changed the thread. A retry forks it: the new run continues from the last checkpoint of this run, and the later checkpoints stay as another branch." : refusal}</p>
     <//>`;
 }

@@ -1,15 +1,15 @@
-// Starts, follows, stops and rejoins the runs of one thread. A run is created first and joined then, from its first event:
-// so a new run, one found after a reload and one whose connection broke are followed in the same way.
+// Starts, follows, stops and rejoins the runs of one thread. A run is created first and then joined from its first event, so that a new run, a
+// run found after a reload, and a run whose connection was lost are followed in the same way.
 
 import { batch } from "../core/dom.js";
 import { newId } from "./messages.js";
 import { addMessage, beginRun, endSteps, gatherer, runView, showState } from "./run_view.js";
 
-const MODES = ["values", "messages-tuple", "custom", "tasks", "tools"]; // `tasks` says all that `updates` does, and when nodes begin
+const MODES = ["values", "messages-tuple", "custom", "tasks", "tools"]; // `tasks` has all data of `updates`, and the start of nodes
 const FROM_START = "-1";
-const AGAIN_MS = [500, 1000, 2000, 5000];
-const KEPT_MS = 15 * 60 * 1000; // how long the service keeps the events of a run that has ended
-const HISTORY = 20; // states that are looked at a time
+const RETRY_MS = [500, 1000, 2000, 5000];
+const KEPT_MS = 15 * 60 * 1000; // time that the service keeps the events of an ended run
+const HISTORY = 20; // states per request
 const LIVE = new Set(["pending", "running"]);
 
 /**
@@ -18,7 +18,7 @@ const LIVE = new Set(["pending", "running"]);
  */
 
 /**
- * @param {any} deployment what `core/api.js` gives for a deployment's name
+ * @param {any} deployment the API of a deployment: `deployment(name)` of core/api.js
  * @param {{onThread: (id: string) => void, onError: (error: any) => void}} on
  */
 export function runControl(deployment, on) {
@@ -26,13 +26,13 @@ export function runControl(deployment, on) {
   let threadId = /** @type {string|null} */ (null);
   let following = new AbortController();
 
-  /** Leaves whatever is followed; the run itself goes on. */
+  /** Stop following the run. The run itself continues. */
   function leave() {
     following.abort();
     following = new AbortController();
   }
 
-  /** Shows a thread, and joins the run that works on it. @param {string|null} id */
+  /** Show a thread, and join its live run. @param {string|null} id */
   async function open(id) {
     if (id !== null && id === threadId) return;
     leave();
@@ -64,7 +64,7 @@ export function runControl(deployment, on) {
     const isLive = LIVE.has(run.status);
     const isKept = run.kwargs?.resumable && Date.now() - Date.parse(run.updated_at) < KEPT_MS;
     if (!isLive && !isKept) return;
-    const back = standing(view);
+    const back = saved(view);
     beginRun(view);
     if (!isLive) back();
     view.isMeasured = false;
@@ -74,20 +74,20 @@ export function runControl(deployment, on) {
   }
 
   /**
-   * Creates a run and follows it to its end.
+   * Create a run and follow it to its end. Returns whether it was created and followed.
    * @param {{assistantId: string, graphId: string, body: Record<string, any>, message?: any}} request
    */
   async function start({ assistantId, graphId, body, message }) {
     leave();
     const { signal } = following;
-    const back = standing(view);
+    const back = saved(view);
     beginRun(view, { goesOn: "command" in body || body.input === null });
     view.phase.value = "waiting";
     try {
       if (threadId === null) {
-        const made = await deployment.call("POST", "/threads", { body: { metadata: { graph_id: graphId } }, signal });
-        threadId = made.thread_id;
-        on.onThread(made.thread_id);
+        const created = await deployment.call("POST", "/threads", { body: { metadata: { graph_id: graphId } }, signal });
+        threadId = created.thread_id;
+        on.onThread(created.thread_id);
       }
       if (message) addMessage(view, message);
       const run = await deployment.call("POST", `${pathOf(threadId)}/runs`, {
@@ -105,12 +105,12 @@ export function runControl(deployment, on) {
         if (message) view.entries.value = view.entries.value.filter((entry) => entry.key !== message.id);
       });
       on.onError(error);
-      if (/** @type {any} */ (error).status === 409) await reopen(); // somebody else was faster
+      if (/** @type {any} */ (error).status === 409) await reopen(); // another person answered or started a run first
       return false;
     }
   }
 
-  /** Reads a run's events to its end, over as many connections as it takes. @param {any} run @param {AbortSignal} signal */
+  /** Read the events of a run to its end. Reconnects as often as necessary. @param {any} run @param {AbortSignal} signal */
   async function follow(run, signal) {
     const path = `${pathOf(run.thread_id)}/runs/${run.run_id}`;
     const gather = gatherer(view);
@@ -126,11 +126,11 @@ export function runControl(deployment, on) {
       } catch (error) {
         if (signal.aborted) return;
         if (/** @type {any} */ (error).status === 404) now = "interrupted"; // rolled back, or deleted
-        else if (failures >= AGAIN_MS.length) throw error;
+        else if (failures >= RETRY_MS.length) throw error;
       }
       gather.flush();
       if (!LIVE.has(now)) return await ended(run.thread_id, now, signal);
-      await pause(AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)], signal);
+      await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)], signal);
       failures += 1;
     }
   }
@@ -146,7 +146,7 @@ export function runControl(deployment, on) {
     });
   }
 
-  /** A thread and its state; what the thread itself says of that, where its graph cannot read it. @param {string} id @param {AbortSignal} signal */
+  /** Load a thread and its state. If the graph cannot load the state, use the values and interrupts of the thread's record. @param {string} id @param {AbortSignal} signal */
   async function read(id, signal) {
     const thread = deployment.call("GET", pathOf(id), { signal });
     const state = deployment.call("GET", `${pathOf(id)}/state`, { signal }).catch(async (/** @type {any} */ error) => {
@@ -157,25 +157,25 @@ export function runControl(deployment, on) {
     return Promise.all([thread, state]);
   }
 
-  /** Has the run stopped; its stream then ends by itself. */
+  /** Cancel the run. Its stream then ends by itself. */
   async function stop() {
     if (!view.runId.value || view.phase.value === "idle") return;
     view.phase.value = "stopping";
     try {
       await deployment.call("POST", `${pathOf(threadId)}/runs/${view.runId.value}/cancel`);
     } catch (error) {
-      if (/** @type {any} */ (error).status !== 404) on.onError(error); // it has ended meanwhile
+      if (/** @type {any} */ (error).status !== 404) on.onError(error); // the run has ended
     }
   }
 
   /**
-   * Sends a message again, changed: the thread goes on from before it.
+   * Send an edited message. The thread continues from the checkpoint before the original.
    * @param {any} message @param {string} text @param {(body: Record<string, any>, message?: any) => Promise<boolean>} run
    */
   async function branch(message, text, run) {
     try {
       const checkpoint = await before(message.id, following.signal);
-      if (!checkpoint) return on.onError({ detail: "The thread has no checkpoint from before this message." });
+      if (!checkpoint) return on.onError({ detail: "The thread has no checkpoint before this message." });
       const at = view.entries.value.findIndex((entry) => entry.key === message.id);
       const changed = { type: "human", content: text, id: newId() };
       const all = view.entries.value;
@@ -187,7 +187,7 @@ export function runControl(deployment, on) {
     }
   }
 
-  /** The newest checkpoint that does not have a message yet. @param {string} messageId @param {AbortSignal} signal */
+  /** The newest checkpoint without the message; null if there is none. @param {string} messageId @param {AbortSignal} signal */
   async function before(messageId, signal) {
     let oldest;
     for (;;) {
@@ -203,11 +203,11 @@ export function runControl(deployment, on) {
   return { view, open, start, stop, branch, leave, thread: () => threadId };
 }
 
-/** An id that a link names may be anything. @param {string|null} threadId */
+/** The path of a thread. The id comes from the address and may be any text. @param {string|null} threadId */
 const pathOf = (threadId) => `/threads/${encodeURIComponent(threadId ?? "")}`;
 
-/** What the thread stands at; a function that shows it again. @param {RunView} view */
-function standing(view) {
+/** Save the questions, the next nodes and the error of a view. Returns a function that restores them. @param {RunView} view */
+function saved(view) {
   const questions = view.questions.value, next = view.next.value, error = view.error.value;
   return () => batch(() => {
     view.questions.value = questions;

@@ -1,12 +1,12 @@
-// What a page knows of a thread and of the run that works on it: signals, moved by the events of the run's stream.
-// Events come faster than a screen draws: they are gathered and applied once a frame, and only what they touch changes.
+// The view of a thread and of its run: signals that the events of the run's stream change. Events may arrive faster than a screen is drawn, so
+// they are collected and applied once per frame, and only the components of changed signals render.
 
 import { batch, signal } from "../core/dom.js";
 import { areMessages, grown, looksSame, normal } from "./messages.js";
 
-const KEPT_STEPS = 500; // a graph may loop for hours
-const HIDDEN_MS = 250; // tabs that nobody sees draw no frames
-const LEAST_SECONDS = 0.05; // less is the connection's doing, not the node's
+const KEPT_STEPS = 500; // newest items of a list; a graph may loop for hours
+const HIDDEN_MS = 250; // hidden tabs get no animation frames
+const LEAST_SECONDS = 0.05; // a shorter time is due to the connection, not to the node
 
 /**
  * @typedef {import("./messages.js").Message} Message
@@ -22,43 +22,43 @@ const LEAST_SECONDS = 0.05; // less is the connection's doing, not the node's
  * @property {AnySignal} error
  * @property {any} input
  * @property {number} began
- * @property {AnySignal} seconds null while it works, or where nobody watched it
- * @property {AnySignal} items what its subgraph did: steps and what they told
- * @property {AnySignal} said messages within it: Entry[]
+ * @property {AnySignal} seconds null while it works, or if its start was not observed
+ * @property {AnySignal} items steps of its subgraph, and what they wrote to the stream
+ * @property {AnySignal} said messages of its models: Entry[]
  * @typedef {{kind: "told", key: string, data: any}} Told what a node wrote to the stream
  * @typedef {{id: string, value: any, response_schema?: any, task?: string}} Question
- * @typedef {{id: string, event: string, data: any, at?: number}} RunEvent `at`: when it came
+ * @typedef {{id: string, event: string, data: any, at?: number}} RunEvent `at`: time of arrival
  * @typedef {ReturnType<typeof runView>} RunView
  */
 
-/** A fresh view of a thread. */
+/** An empty view of a thread. */
 export function runView() {
   const view = {
     values: signal(/** @type {any} */ (null)),
-    entries: signal(/** @type {Entry[]} */ ([])), // messages of the state, then those that come
+    entries: signal(/** @type {Entry[]} */ ([])), // messages of the state, then partial messages
     items: signal(/** @type {(Step|Told)[]} */ ([])),
-    dropped: signal(0), // items that were too many
+    dropped: signal(0), // number of items beyond KEPT_STEPS
     questions: signal(/** @type {Question[]} */ ([])),
-    next: signal(/** @type {string[]} */ ([])), // nodes that the thread stands before
+    next: signal(/** @type {string[]} */ ([])), // the next nodes of the thread
     error: signal(/** @type {{error?: string, message?: string}|null} */ (null)),
-    tools: signal(/** @type {Record<string, {status: string, output: string}>} */ ({})), // by the call's id, while they run
+    tools: signal(/** @type {Record<string, {status: string, output: string}>} */ ({})), // by the id of the call, while the tools run
     lights: signal(noLights()),
     phase: signal(/** @type {"idle"|"waiting"|"running"|"stopping"} */ ("idle")),
     runId: signal(/** @type {string|null} */ (null)),
     attempt: signal(1),
-    isMeasured: true, // false while old events are read again
+    isMeasured: true, // false while stored events are replayed
     lastEventId: /** @type {string|null} */ (null),
-    schemas: /** @type {Record<string, any>} */ ({}), // of answers, by question
+    schemas: /** @type {Record<string, any>} */ ({}), // schemas of answers, by question
     steps: /** @type {Map<string, Step>} */ (new Map()),
     known: /** @type {Map<string, Entry>} */ (new Map()), // entries by message id
     hasTasks: false,
     told: 0,
-    now: 0, // when the event that is being applied came
+    now: 0, // time of arrival of the event that is being applied
   };
   return view;
 }
 
-/** Before a run begins: the last one's steps are forgotten, unless it goes on where that one stopped. @param {RunView} view */
+/** Reset the view for a new run. The steps are kept if the run continues the last one. @param {RunView} view */
 export function beginRun(view, { goesOn = false } = {}) {
   batch(() => {
     view.questions.value = [];
@@ -82,13 +82,13 @@ function forgetSteps(view) {
   view.steps.clear();
 }
 
-/** Shows a message before the service has it. @param {RunView} view @param {any} message */
+/** Show a message before the service has stored it. @param {RunView} view @param {any} message */
 export function addMessage(view, message) {
   const entry = entryOf(view, normal(message), null);
   if (!view.entries.value.includes(entry)) view.entries.value = [...view.entries.value, entry];
 }
 
-/** Applies a state as `GET /state` shows it. @param {RunView} view @param {any} state */
+/** Apply a state in the form of `GET /state`. @param {RunView} view @param {any} state */
 export function showState(view, state) {
   batch(() => {
     showValues(view, state.values ?? {}, { isLast: true });
@@ -99,7 +99,7 @@ export function showState(view, state) {
   });
 }
 
-/** A function that takes events and applies them once a frame. @param {RunView} view */
+/** A collector of events that applies them once per frame. @param {RunView} view */
 export function gatherer(view) {
   /** @type {RunEvent[]} */
   let waiting = [];
@@ -128,7 +128,7 @@ export function applyAll(view, events) {
   if (!events.length) return;
   const change = { entries: null, tools: null, isLit: false };
   batch(() => {
-    let values = null; // of several states within a frame only the last is drawn
+    let values = null; // only the last state of a frame is rendered
     for (const event of events) {
       if (event.id) view.lastEventId = event.id;
       const [mode, ...spaces] = event.event.split("|");
@@ -163,7 +163,7 @@ function begun(view, data) {
   if (view.phase.value === "waiting") view.phase.value = "running";
 }
 
-/** What the attempt before was at is lost; it begins again. @param {RunView} view @param {number} attempt */
+/** Drop the partial messages of a lost attempt. @param {RunView} view @param {number} attempt */
 function beginAgain(view, attempt) {
   view.attempt.value = attempt;
   endSteps(view, "stopped");
@@ -185,7 +185,7 @@ function entryOf(view, message, task) {
 /** @param {RunView} view @param {string[]} spaces @param {any} data @param {any} change */
 function said(view, spaces, data, change) {
   const [part, metadata] = data;
-  if (!part?.id) return; // the state will have it
+  if (!part?.id) return; // the state will contain the message
   const task = lastOf(metadata?.langgraph_checkpoint_ns ?? metadata?.checkpoint_ns);
   const entry = view.known.get(part.id);
   if (entry) {
@@ -198,7 +198,7 @@ function said(view, spaces, data, change) {
   if (!spaces.length) change.entries = [...(change.entries ?? view.entries.value), fresh];
 }
 
-/** The state's messages, then those of nodes that still work. @param {RunView} view @param {any} values @param {{isLast: boolean}} when */
+/** Show the messages of the state, then the partial messages of working nodes. @param {RunView} view @param {any} values @param {{isLast: boolean}} when */
 function showValues(view, values, { isLast }) {
   const { __interrupt__: asked, ...state } = values;
   for (const each of asked ?? []) if (each.response_schema) view.schemas[each.id] = each.response_schema;
@@ -232,7 +232,7 @@ function worked(view, spaces, data, change) {
   const step = view.steps.get(data.id);
   if (!("triggers" in data) && step) return ended(view, step, data);
   if (step) {
-    step.status.value = "working"; // asked, answered, and at it again
+    step.status.value = "working"; // the step asked a question, got its answer, and works again
     step.error.value = null;
     step.began = view.now;
   } else push(view, spaces, stepOf(view, spaces, data.id, data.name, data.input, "working"));
@@ -248,7 +248,7 @@ function ended(view, step, data) {
   if (view.isMeasured && seconds >= LEAST_SECONDS) step.seconds.value = seconds;
 }
 
-/** For runs of others, which do not tell when a node begins. @param {RunView} view @param {string[]} spaces @param {any} data @param {any} change */
+/** Add steps from `updates` events: runs of other clients may lack `tasks` events, which have the start of nodes. @param {RunView} view @param {string[]} spaces @param {any} data @param {any} change */
 function updated(view, spaces, data, change) {
   if (view.hasTasks || !data) return;
   change.isLit = true;
@@ -272,7 +272,7 @@ function stepOf(view, spaces, id, name, input, status) {
   return step;
 }
 
-/** Puts an item where it belongs: under the task whose subgraph it is of. @param {RunView} view @param {string[]} spaces @param {Step|Told} item */
+/** Add an item to the list of its subgraph's task, or to the run's. @param {RunView} view @param {string[]} spaces @param {Step|Told} item */
 function push(view, spaces, item) {
   const parent = spaces.length ? view.steps.get(lastOf(spaces.at(-1)) ?? "") : undefined;
   const list = parent?.items ?? view.items;
@@ -292,7 +292,7 @@ function drop(view, item) {
   for (const inner of item.items.peek()) drop(view, inner);
 }
 
-/** The id of the innermost task that a namespace names. @param {string|undefined} space */
+/** The id of the innermost task of a namespace. @param {string|undefined} space */
 function lastOf(space) {
   return space?.split("|").at(-1)?.split(":")[1] ?? null;
 }
@@ -304,7 +304,7 @@ function lightsOf(steps) {
   return lights;
 }
 
-/** Nodes in the drawing that are lit, and how. @returns {Record<"active"|"asking"|"done"|"failed", Set<string>>} */
+/** The highlighted nodes of the drawing, by kind. @returns {Record<"active"|"asking"|"done"|"failed", Set<string>>} */
 function noLights() {
   return { active: new Set(), asking: new Set(), done: new Set(), failed: new Set() };
 }
@@ -312,7 +312,7 @@ function noLights() {
 /** @type {Record<string, (lights: ReturnType<typeof noLights>) => Set<string>>} */
 const LIT = { working: (lights) => lights.active, asks: (lights) => lights.asking, done: (lights) => lights.done, failed: (lights) => lights.failed };
 
-/** Nothing works any more; what had begun stays as it was left. @param {RunView} view @param {"done"|"failed"|"stopped"} how */
+/** Mark all working steps as ended. @param {RunView} view @param {"done"|"failed"|"stopped"} how */
 export function endSteps(view, how) {
   batch(() => {
     for (const step of view.steps.values()) if (step.status.peek() === "working") step.status.value = how === "failed" ? "failed" : "stopped";

@@ -1,4 +1,4 @@
-// What a run's record says, in words.
+// The record of a run in words: why it waits, why it did not succeed, and how long it took.
 
 import { between } from "../core/format.js";
 
@@ -14,7 +14,7 @@ export const isLive = (run) => LIVE.has(run.status);
 export const hasFailed = (run) => UNSUCCESSFUL.has(run.status);
 
 /**
- * Why a run waits: the reason, and how many are before it.
+ * The reason why a run waits, and the number of runs before it.
  * @param {{position: number | null, waiting_seconds: number, reason: string}} queue
  */
 export function queueInWords({ position, reason }) {
@@ -32,23 +32,23 @@ export function queueInWords({ position, reason }) {
 /** @type {Record<string, string>} */
 const WAITS_FOR = { answer: "waits for an answer", resume: "waits to be resumed" };
 
-/** What a run that stopped at a question or at a breakpoint waits for; empty if for nothing. @param {Run} run @returns {string} */
+/** What a run that stopped at a question or a breakpoint waits for, in words; empty if it waits for no person. @param {Run} run @returns {string} */
 export const waitsInWords = (run) => (run.waits_for ? (WAITS_FOR[run.waits_for] ?? `waits for ${run.waits_for}`) : "");
 
 /**
- * Why a run ended without success.
+ * The reason why a run did not succeed; empty if there is none.
  * @param {Run} run
  * @returns {string}
  */
 export function reasonOf(run) {
   if (run.error) return `${run.error.error}: ${run.error.message}`;
   if (run.cancel_reason) return run.cancel_reason;
-  if (run.status === "timeout") return "It took longer than it may";
+  if (run.status === "timeout") return "The run exceeded its time limit";
   return "";
 }
 
 /**
- * How long a run worked, in seconds; until now while it does.
+ * The duration of a run in seconds, until now while it runs; null if it has not started.
  * @param {Run} run
  * @param {number} [now] milliseconds
  * @returns {number | null}

@@ -1,6 +1,6 @@
-// A cron's schedule in words, for the patterns that people write; everything else is left to the expression itself.
+// The schedule of a cron in words, for common patterns. Other schedules are shown as the expression.
 
-/** @typedef {{every: number | null, values: number[], all: boolean, isStarred?: boolean}} Part  what one field of an expression allows */
+/** @typedef {{every: number | null, values: number[], all: boolean, isStarred?: boolean}} Part  the values that one field of an expression allows */
 
 const ALIASES = {
   "@yearly": "0 0 1 1 *",
@@ -16,12 +16,12 @@ const MONTHS = [
   ...["January", "February", "March", "April", "May", "June"],
   ...["July", "August", "September", "October", "November", "December"],
 ];
-const MOST_TIMES = 6; // of a day that are listed one by one
+const MOST_TIMES = 6; // times of a day that are listed one by one
 const MOST_LISTED = 9;
 const LAST_DAY = 32;
 
 /**
- * A schedule in English; null when there are no short words for it.
+ * A schedule in English; null if it has no short description.
  * @param {string} schedule
  * @returns {string | null}
  */
@@ -54,7 +54,7 @@ function joined(time, days) {
 }
 
 /**
- * When within the days that are meant.
+ * The times within a day.
  * @param {Part} minute
  * @param {Part} hour
  * @param {Part} second
@@ -111,7 +111,7 @@ function hoursInWords(hour, lastMinute) {
 }
 
 /**
- * The times of a day one by one; null when they are too many to read.
+ * The times of a day one by one; null if there are too many.
  * @param {Part} minute
  * @param {Part} hour
  */
@@ -122,7 +122,7 @@ function timesOf(minute, hour) {
 }
 
 /**
- * Which days are meant. Of a day of the month and one of the week either is enough, unless one begins with a star.
+ * The days. If both a day of the month and a day of the week are given, either matches, unless one of the fields begins with a star.
  * @param {Part} day
  * @param {Part} month
  * @param {Part} weekday
@@ -130,7 +130,7 @@ function timesOf(minute, hour) {
 function daysInWords(day, month, weekday) {
   if (day.values.length > MOST_LISTED) return null;
   const months = month.all ? "" : list(month.values.map((one) => MONTHS[one - 1]));
-  if ((day.isStarred || weekday.isStarred) && !(day.all || weekday.all)) return null; // then both must hold
+  if ((day.isStarred || weekday.isStarred) && !(day.all || weekday.all)) return null; // both fields must match then
   if (day.all && weekday.all) return months ? `every day in ${months}` : "every day";
   const ofMonth = day.all ? null : datesInWords(day, month);
   const ofWeek = weekday.all ? null : weekdaysInWords(weekday.values);
@@ -163,7 +163,7 @@ function weekdaysInWords(values) {
 }
 
 /**
- * What a field allows; null for what has no short words.
+ * The values that a field allows; null if they have no short description.
  * @param {string} field
  * @param {number} least
  * @param {number} most

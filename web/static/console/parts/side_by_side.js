@@ -1,16 +1,16 @@
-// Two JSON objects side by side, entry by entry; what differs is marked in colour and in words.
+// Two JSON objects side by side. Differences are marked by colour and by a word.
 
 import { html, useMemo, useState } from "../core/dom.js";
 import { LongText } from "./index.js";
 
-const MOST = 500; // entries that are compared
-const CUT = 300; // characters of one that are shown at first
+const MOST = 500; // entries of each object that are compared
+const CUT = 300; // characters of an entry that are shown before it is expanded
 
 /** @typedef {"same" | "added" | "removed" | "changed"} Kind */
 /** @typedef {{path: string, before: string | undefined, after: string | undefined, kind: Kind}} Entry */
 
 /**
- * The entries of both, in the order they appear in.
+ * The entries of both objects, sorted by path.
  * @param {Record<string, any>} before
  * @param {Record<string, any>} after
  * @returns {Entry[]}
@@ -23,7 +23,7 @@ export function entries(before, after) {
   });
 }
 
-/** What is at the ends of an object, by path. @param {any} value @returns {Map<string, string>} */
+/** The leaves of an object by path. @param {any} value @returns {Map<string, string>} */
 function leaves(value) {
   /** @type {Map<string, string>} */
   const found = new Map();
@@ -53,8 +53,8 @@ export function SideBySide({ before, after, beforeTitle, afterTitle }) {
   const different = all.filter((entry) => entry.kind !== "same");
   const shown = showsAll ? all : different;
   return html`
-    <label class="check"><input type="checkbox" checked=${showsAll} onChange=${() => setShowsAll(!showsAll)} /> also what is the same (${all.length - different.length})</label>
-    ${!different.length && html`<p class="quiet">They hold the same.</p>`}
+    <label class="check"><input type="checkbox" checked=${showsAll} onChange=${() => setShowsAll(!showsAll)} /> Show equal entries (${all.length - different.length})</label>
+    ${!different.length && html`<p class="quiet">The two versions are equal.</p>`}
     ${shown.length > 0 && html`
       <div class="table-box" role="region" aria-label="Differences" tabindex="0">
         <table class="side-by-side">

@@ -1,4 +1,4 @@
-// How a deployment is called from elsewhere, to copy.
+// Code that calls a deployment from other programs, to copy.
 
 import { html, useState } from "../core/dom.js";
 import { isDev } from "../core/session.js";
@@ -12,7 +12,7 @@ const LANGUAGES = [{ id: "curl", label: "curl" }, { id: "python", label: "Python
 export function Snippets({ address, graph }) {
   const [language, setLanguage] = useState("curl");
   return html`<${Tabs} label="Language" tabs=${LANGUAGES} current=${language} onChange=${setLanguage}><${Code} text=${WRITTEN[language](address, graph)} language=${language} /><//>
-    <p class="hint">The input of a graph is its own: the playground shows what each one takes.</p>`;
+    <p class="hint">Each graph has its own input. The playground shows its fields.</p>`;
 }
 
 /** @param {string} address @param {string} graph */

@@ -1,4 +1,4 @@
-// A state as a tree: each value under its key, lists of messages as messages, the rest as JSON that unfolds.
+// A state as a tree: each value under its key. Lists of messages are shown as messages, other values as JSON.
 
 import { html, useState } from "../core/dom.js";
 import { plain } from "../core/format.js";
@@ -27,7 +27,7 @@ export function StateTree({ values }) {
 }
 
 /**
- * The newest messages; earlier ones when asked for.
+ * The newest messages, and a button for earlier ones.
  * @param {{messages: any[]}} props
  */
 export function Messages({ messages }) {

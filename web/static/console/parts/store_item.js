@@ -1,4 +1,4 @@
-// One item of the store: to look at, to write, to delete.
+// An item of the store: its dialog, its form, and its deletion.
 
 import { deployment } from "../core/api.js";
 import { html } from "../core/dom.js";
@@ -11,8 +11,8 @@ import { Ago, Button, Dialog, Empty, ErrorBox, Json, JsonEditor, Loading, TextFi
 
 /** @param {{name: string, namespace: string[], key_: string, round: number, edit: (item: any) => void, remove: (item: any) => Promise<void>}} props */
 export function ItemDialog({ name, namespace, key_: key, round, edit, remove }) {
-  const wanted = new URLSearchParams({ namespace: namespace.join("."), key, refresh_ttl: "false" }); // looking prolongs nothing
-  const found = useResource((signal) => deployment(name).call("GET", `/store/items?${wanted}`, { signal }), [name, String(wanted), round]);
+  const query = new URLSearchParams({ namespace: namespace.join("."), key, refresh_ttl: "false" }); // viewing an item does not extend its time to live
+  const found = useResource((signal) => deployment(name).call("GET", `/store/items?${query}`, { signal }), [name, String(query), round]);
   const close = () => setQuery({ item: null });
   const item = found.data;
   const actions = html`
@@ -24,11 +24,11 @@ export function ItemDialog({ name, namespace, key_: key, round, edit, remove }) 
     <${Dialog} open=${true} wide=${true} title=${text(key, 100) || '""'} onClose=${close} actions=${actions}>
       <${ErrorBox} error=${found.error} retry=${found.reload} />
       ${found.loading && html`<${Loading} />`}
-      ${item === null && html`<${Empty} title="It is not there" text="It was deleted, or it has expired." />`}
+      ${item === null && html`<${Empty} title="There is no such item" text="The item was deleted, or it has expired." />`}
       ${item && html`
         <dl class="facts">
           <dt>Namespace</dt><dd><code>${item.namespace.join(".")}</code></dd>
-          <dt>Made</dt><dd><${Ago} at=${item.created_at} /></dd>
+          <dt>Created</dt><dd><${Ago} at=${item.created_at} /></dd>
           <dt>Changed</dt><dd><${Ago} at=${item.updated_at} /></dd>
           <dt>Expires</dt><dd>${item.expires_at ? html`<${Ago} at=${item.expires_at} />` : "never"}</dd>
         </dl>
@@ -38,8 +38,8 @@ export function ItemDialog({ name, namespace, key_: key, round, edit, remove }) 
 
 /** @param {{name: string, item?: any, namespace: string[], onClose: () => void, onDone: () => void}} props */
 export function ItemForm({ name, item, namespace, onClose, onDone }) {
-  const left = item?.expires_at ? String(Math.max(1, Math.round((new Date(item.expires_at).getTime() - Date.now()) / 60_000))) : "";
-  const form = useForm({ namespace: (item?.namespace ?? namespace).join("."), key: item?.key ?? "", value: item?.value ?? {}, minutes: left });
+  const minutesLeft = item?.expires_at ? String(Math.max(1, Math.round((new Date(item.expires_at).getTime() - Date.now()) / 60_000))) : "";
+  const form = useForm({ namespace: (item?.namespace ?? namespace).join("."), key: item?.key ?? "", value: item?.value ?? {}, minutes: minutesLeft });
   const { values } = form;
   const save = async () => {
     const ttl = values.minutes === "" ? {} : { ttl: Number(values.minutes) };
@@ -51,14 +51,14 @@ export function ItemForm({ name, item, namespace, onClose, onDone }) {
     <${FormDialog} title=${item ? `Change ${text(item.key, 60)}` : "New item"} wide disabled=${values.value === undefined} onClose=${onClose} onSubmit=${save}>
       ${() => html`
         ${!item && html`
-          <${TextField} label="Namespace" hint="Its labels, joined by dots: users.42" ...${form.bind("namespace")} required autofocus=${!namespace.length} />
+          <${TextField} label="Namespace" hint="Labels joined by dots: users.42" ...${form.bind("namespace")} required autofocus=${!namespace.length} />
           <${TextField} label="Key" ...${form.bind("key")} required autofocus=${namespace.length > 0} />`}
         <${JsonEditor} label="Value" hint="A JSON object" rows=${12} value=${values.value} onChange=${(/** @type {any} */ value) => form.set({ value })} />
-        <${TextField} label="Minutes it lives" type="number" min="0" step="any" hint="From now on. Empty: as langgraph.json says" ...${form.bind("minutes")} />`}
+        <${TextField} label="Time to live in minutes" type="number" min="0" step="any" hint="From now. Empty: the default of langgraph.json" ...${form.bind("minutes")} />`}
     <//>`;
 }
 
-/** Ask, and delete it. @param {string} name @param {any} item @returns {Promise<boolean>} whether it was */
+/** Delete an item after a confirmation. Returns whether it was deleted. @param {string} name @param {any} item @returns {Promise<boolean>} */
 export async function removeItem(name, item) {
   const where = html`<p><code>${text(item.namespace.join("."), 200)}</code></p>`;
   if (!(await ask({ title: `Delete ${text(item.key, 60)}?`, text: where, action: "Delete", kind: "danger" }))) return false;

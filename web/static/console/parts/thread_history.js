@@ -1,4 +1,4 @@
-// A thread's checkpoints as they are read: a page at a time without their values, newer ones put on top, states when asked for.
+// The checkpoints of a thread, loaded page by page without their values. States with values are loaded one at a time.
 
 import { batch, signal } from "../core/dom.js";
 import { isAborted } from "../core/api.js";
@@ -41,10 +41,10 @@ export function createHistory(api, thread, filter) {
   }
 
   let last = Promise.resolve();
-  let newer = /** @type {Promise<void> | null} */ (null); // a refresh that has not begun
-  let older = /** @type {Promise<void> | null} */ (null); // a page that is not there yet
+  let newer = /** @type {Promise<void> | null} */ (null); // a refresh that has not started
+  let older = /** @type {Promise<void> | null} */ (null); // a page that is loading
 
-  /** One after the other: none is left out, for the last refresh shows how a run ended. @param {() => Promise<void>} read */
+  /** Queue a read. None is skipped, because the last refresh shows the end of a run. @param {() => Promise<void>} read */
   function next(read) {
     last = last.then(() => run(read));
     return last;
@@ -73,7 +73,7 @@ export function createHistory(api, thread, filter) {
 
   return {
     rows, isWhole, error, isLoading,
-    /** Read the next older page. */
+    /** Load the next older page. */
     more: () => (older ??= next(async () => {
       const oldest = rows.value.at(-1);
       if (!oldest) return begin();
@@ -84,7 +84,7 @@ export function createHistory(api, thread, filter) {
         isWhole.value = isLast;
       });
     }).finally(() => { older = null; })),
-    /** Read what is newer than the newest. */
+    /** Load the checkpoints that are newer than the newest known one. */
     refresh: () => (newer ??= next(async () => {
       newer = null;
       if (!rows.value.length) return begin();
@@ -98,7 +98,7 @@ export function createHistory(api, thread, filter) {
 }
 
 /**
- * States with their values, the last used kept.
+ * A cache of states with their values, by least recent use.
  * @param {{call: Function}} api
  * @param {string} thread
  */
