@@ -57,8 +57,7 @@ _WRITES = statement("timeline.writes")
 _GREGORIAN = datetime(1582, 10, 15, tzinfo=UTC)  # UUIDs of version 6 count from here
 _PULL = "~__pregel_pull, "
 _BRANCH = "branch:to:"
-_ANSWER, _ASKED = "/answer", "/asked"  # ends of the ids of persons' bands, before and after a run
-_QUEUE, _PERSON = "Waits in the queue", "Waits for a person"
+_QUEUE = "Waits in the queue"
 _ENDS = {"__error__": "error", "__interrupt__": "interrupted"}
 _INTERRUPTED = ("interrupted", "CancelledError", "GraphInterrupt")
 
@@ -121,12 +120,8 @@ def of_thread(conn: Connection, deployment_id: UUID, thread_id: UUID, *, limit: 
         records.require(conn, deployment_id, thread_id)
         now = datetime.now(UTC)
         return {"from": now, "until": now, "bands": []}
-    bands = [band for row in reversed(rows) for band in _bands_of_run(conn, row)]
-    # A person's band between two runs belongs to both of them.
-    answered = {band.started_at for band in bands if band.id.endswith(_ANSWER)}
-    return _shown(
-        rows, [band for band in bands if not band.id.endswith(_ASKED) or band.started_at not in answered]
-    )
+    bands = {band.id: band for row in reversed(rows) for band in _bands_of_run(conn, row)}
+    return _shown(rows, bands.values())
 
 
 def _shown(rows: Sequence[Row], bands: Iterable[Band]) -> dict[str, Any]:
@@ -159,7 +154,7 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
     `queue` says why a pending run waits. `steps` are the checkpoints of a run without spans.
     """
     run, ended_at = str(row["run_id"]), _end_of(row)
-    bands, waits_since, number = _before(run, row), row["created_at"], 0
+    bands, waits_since, number = _before(row), row["created_at"], 0
     for lost in row["attempts"] or ():
         id, number = f"{run}/{lost['attempt']}", lost["attempt"]
         started_at, lost_at = (
@@ -195,31 +190,44 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
     bands += [Band(f"{id}/queue", "queue", _QUEUE, waits_since, started_at, run=run), attempt]
     spans = _spans_of(row)
     inner = _of_spans(attempt, spans) if spans else _of_steps(attempt, steps)
-    return [*bands, *_clipped(attempt, inner)[:MAX_BANDS], *_after(run, row, ended_at)]
+    return [*bands, *_clipped(attempt, inner)[:MAX_BANDS], *_after(row, ended_at)]
 
 
-def _before(run: str, row: Row) -> list[Band]:
+def _before(row: Row) -> list[Band]:
     """Return the band of the person who answered the question of the thread's previous run."""
     asked_at = row["question_asked_at"]
     if asked_at is None:
         return []
     until = max(asked_at, row["created_at"])
-    return [
-        Band(run + _ANSWER, "person", _PERSON, asked_at, until, detail=_answered(row["answered_by"]), run=run)
-    ]
+    detail = _answered(row["answered_by"])
+    return [_person(row["question_run_id"], row["run_id"], asked_at, until, "success", detail)]
 
 
-def _after(run: str, row: Row, ended_at: datetime | None) -> list[Band]:
+def _after(row: Row, ended_at: datetime | None) -> list[Band]:
     """Return the band of the person whom the run asked a question."""
     if ended_at is None or row["question_kind"] is None:
         return []
-    until = row["next_created_at"]
+    if row["next_created_at"] is not None:
+        until = max(ended_at, row["next_created_at"])
+        detail = _answered(row["answer_by"])
+        return [_person(row["run_id"], row["next_run_id"], ended_at, until, "success", detail)]
     is_breakpoint = row["question_kind"] == "breakpoint"
     detail = "stopped at a breakpoint" if is_breakpoint else "not answered yet"
-    if until is not None:
-        detail = _answered(row["answer_by"])
-    status = "waiting" if until is None else "success"
-    return [Band(run + _ASKED, "person", _PERSON, ended_at, until, status, detail=detail, run=run)]
+    return [_person(row["run_id"], None, ended_at, None, "waiting", detail)]
+
+
+def _person(
+    asking: UUID,
+    answering: UUID | None,
+    started_at: datetime,
+    ended_at: datetime | None,
+    status: str,
+    detail: str,
+) -> Band:
+    """Return the band between two runs. Its id names both, and is the same in the time lines of both."""
+    id = f"{asking}/person/{answering or ''}"
+    name = "Waits for a person"
+    return Band(id, "person", name, started_at, ended_at, status, detail=detail, run=str(asking))
 
 
 def _answered(by: str | None) -> str:

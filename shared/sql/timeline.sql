@@ -5,8 +5,9 @@
 -- are passed over.
 r.run_id, r.deployment_id, r.thread_id, r.key_id, r.depth, r.pool, r.status, r.created_at, r.updated_at, r.not_before,
 r.started_at, r.ended_at, r.attempt, r.attempts, readable(r.spans) AS spans, readable(r.error) AS error, r.cancel_reason,
-previous.ended_at AS question_asked_at, previous.answered_by, asked.kind AS question_kind,
-asked.answered_by AS answer_by, next.created_at AS next_created_at
+previous.run_id AS question_run_id, previous.ended_at AS question_asked_at, previous.answered_by, asked.kind AS question_kind,
+asked.answered_by AS answer_by, next.run_id AS next_run_id,
+next.created_at AS next_created_at
 
 -- part: source
 FROM run r
@@ -20,11 +21,11 @@ LEFT JOIN LATERAL (
       AND NOT (o.status = 'interrupted' AND o.attempt = 0)
     ORDER BY o.created_seq DESC LIMIT 1) before ON true
 LEFT JOIN LATERAL (
-    SELECT before.ended_at, q.answered_by FROM question q
+    SELECT before.run_id, before.ended_at, q.answered_by FROM question q
     WHERE q.deployment_id = r.deployment_id AND q.thread_id = r.thread_id AND q.run_id = before.run_id
     ORDER BY q.asked_at DESC LIMIT 1) previous ON true
 LEFT JOIN LATERAL (
-    SELECT o.created_at FROM run o
+    SELECT o.run_id, o.created_at FROM run o
     WHERE o.deployment_id = r.deployment_id AND o.thread_id = r.thread_id AND o.created_seq > r.created_seq
       AND NOT (o.status = 'interrupted' AND o.attempt = 0)
     ORDER BY o.created_seq LIMIT 1) next ON true

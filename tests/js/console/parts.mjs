@@ -6,7 +6,7 @@ import { suite, test } from "node:test";
 // Modules look at these when they are loaded.
 globalThis.document = { documentElement: { dataset: {} } };
 globalThis.sessionStorage = { getItem: () => null };
-const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, spansOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
+const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
 const { moment, rate, revisionName, runName, short, threadTitle } = await import("../../../web/static/console/core/format.js");
 const { legendOf } = await import("../../../web/static/console/parts/chart.js");
 const { difference } = await import("../../../web/static/console/parts/diff.js");
@@ -84,58 +84,18 @@ suite("parts", () => {
   });
 
   const at = (seconds) => new Date(seconds * 1000).toISOString();
-  const shownSpans = (states, run) => spansOf(states, run).map(({ name, from, until, status }) => [name, from / 1000, until && until / 1000, status]);
-
-  test("a node works from the checkpoint that names it until the next", () => {
-    const states = [
-      state("3", "2", { created_at: at(4), tasks: [{ name: "b", error: "ValueError('x')" }] }),
-      state("2", "1", { created_at: at(2), tasks: [{ name: "a", result: {} }] }),
-      state("1", null, { created_at: at(1), metadata: { source: "input", run_id: "r" }, tasks: [{ name: "__start__" }] }),
-    ];
-    assert.deepEqual(shownSpans(states, { runId: "r", status: "error", startedAt: at(2), endedAt: at(9) }), [["a", 2, 4, "success"], ["b", 4, 9, "error"]]);
-    const live = spansOf(states.slice(1), { runId: "r", status: "running", startedAt: at(2), endedAt: null });
-    assert.deepEqual(live.map(({ status, until }) => [status, until]), [["success", null]]);
-    const working = [state("2", "1", { created_at: at(2), tasks: [{ name: "a" }] })];
-    assert.deepEqual(shownSpans(working, { runId: "r", status: "running", startedAt: at(2), endedAt: null }), [["a", 2, null, "running"]]);
-    assert.deepEqual(shownSpans(working, { runId: "r", status: "interrupted", startedAt: at(2), endedAt: at(3) }), [["a", 2, 3, "stopped"]]);
-  });
-
-  test("a run is shown from its start to its end, with what it did beside its nodes", () => {
-    const states = [state("3", "2", { created_at: at(5) }), state("2", "1", { created_at: at(2), tasks: [{ name: "a", result: {} }] })];
-    const whole = [["before the first step", 0, 2, "rest"], ["a", 2, 5, "success"], ["after the last step", 5, 9, "rest"]];
-    assert.deepEqual(shownSpans(states, { runId: "r", status: "success", startedAt: at(0), endedAt: at(9) }), whole);
-    assert.deepEqual(shownSpans(states, { runId: "r", status: "success", startedAt: at(2), endedAt: at(5.02) }), [["a", 2, 5, "success"]]);
-  });
 
   const asking = (result) => [{ name: "slow", result: {} }, { name: "ask", interrupts: [{ id: "q", value: "?" }], result }];
 
-  test("a question is its node's, and nodes beside it that had ended are no part of the answering run", () => {
+  test("a question is open until its task has a result", () => {
     const asked = state("2", "1", { created_at: at(1), tasks: asking({}) });
-    const first = { runId: "r", status: "success", startedAt: at(1), endedAt: at(3) };
-    assert.deepEqual(shownSpans([asked], first), [["slow", 1, 3, "success"], ["ask", 1, 3, "asked"]]);
-    const answered = state("3", "2", { created_at: at(12), metadata: { run_id: "later" } });
-    assert.deepEqual(shownSpans([answered, asked], { runId: "later", status: "success", startedAt: at(10), endedAt: at(12) }), [["ask", 10, 12, "success"]]);
     assert.deepEqual([questionsOf(asked), questionsOf({ ...asked, tasks: asking(null) })], [[{ name: "ask", isOpen: false }], [{ name: "ask", isOpen: true }]]);
   });
 
   test("a node that failed and then succeeded in a later run has not failed", () => {
     const failed = state("2", "1", { created_at: at(1), tasks: [{ name: "a", error: "ValueError()", result: {} }] });
-    const again = state("3", "2", { created_at: at(12), metadata: { run_id: "later" } });
-    assert.deepEqual(shownSpans([again, failed], { runId: "later", status: "success", startedAt: at(10), endedAt: at(12) }), [["a", 10, 12, "success"]]);
     assert.equal(failedTask(failed), undefined);
     assert.equal(failedTask({ ...failed, tasks: [{ name: "a", error: "ValueError()" }] }).name, "a");
-  });
-
-  test("a node before a breakpoint has not worked, and one that a later run ended was stopped in its own", () => {
-    const stands = state("2", "1", { created_at: at(1), tasks: [{ name: "next" }] });
-    assert.deepEqual(shownSpans([stands], { runId: "r", status: "success", startedAt: at(1), endedAt: at(2) }), []);
-    const ended = state("2", "1", { created_at: at(1), tasks: [{ name: "sleep", result: {} }] });
-    assert.deepEqual(shownSpans([ended], { runId: "r", status: "interrupted", startedAt: at(1), endedAt: at(2) }), [["sleep", 1, 2, "stopped"]]);
-  });
-
-  test("a node works anew from the end of an attempt that was lost", () => {
-    const states = [state("3", "2", { created_at: at(9) }), state("2", "1", { created_at: at(1), tasks: [{ name: "a" }] })];
-    assert.deepEqual(shownSpans(states, { runId: "r", status: "success", startedAt: at(1), endedAt: at(9), lost: [{ ended_at: at(4) }] }), [["a", 1, 4, "lost"], ["a", 4, 9, "success"]]);
   });
 
   test("the time until somebody answered is none of a node's", () => {

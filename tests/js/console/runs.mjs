@@ -9,6 +9,8 @@ const start = (it, id, body) => it.api("POST", at(it, `/threads/${id}/runs`), bo
 const runOf = (it, run) => it.api("GET", at(it, `/threads/${run.thread_id}/runs/${run.run_id}`));
 const pageOf = (it, run) => at(it, `/runs/${run.thread_id}/${run.run_id}`);
 
+const line = (page) => page.getByRole("tree", { name: "Time line of the run" });
+
 async function ended(it, run) {
   await until(async () => !["pending", "running"].includes((await runOf(it, run)).status), "the run ended");
   return runOf(it, run);
@@ -47,10 +49,10 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await page.getByText("ValueError: boom happened").waitFor();
   await page.getByTitle(failed.run_id, { exact: true }).click();
   await page.getByText("boom happened").first().waitFor();
-  await page.getByRole("list", { name: "Nodes over time" }).getByText("failed").waitFor();
+  await line(page).getByRole("treeitem", { name: /^node boom.*failed$/ }).waitFor();
   await page.getByRole("button", { name: "Retry from the last checkpoint" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
-  await page.getByText("Again of").waitFor();
+  await page.getByText("Retry of").waitFor();
   const [newest] = await it.api("GET", at(it, `/threads/${id}/runs`));
   assert.equal(newest.metadata.retry_of, failed.run_id);
   await ended(it, newest);
@@ -72,17 +74,19 @@ scenario("a run that asked waits for an answer until there is one", async (it) =
   await page.getByRole("row").getByText("waits for an answer").waitFor();
   assert.equal(await page.getByRole("link", { name: "waits for an answer" }).getAttribute("href"), `#/inbox?thread=${id}`);
   await page.getByTitle(asked.run_id, { exact: true }).click();
-  const nodes = page.getByRole("list", { name: "Nodes over time" });
-  await nodes.getByRole("listitem").filter({ hasText: /^ask.*asked$/s }).waitFor();
-  await page.getByText("for an answer to what it asked").waitFor();
-  assert.equal(await page.getByRole("link", { name: "Go on in the playground" }).getAttribute("href"), `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
+  await line(page).getByRole("treeitem", { name: /^node ask,.*interrupted$/ }).waitFor();
+  await line(page).getByRole("treeitem", { name: /^person .*waiting$/ }).waitFor();
+  await page.getByText("for an answer to its question").waitFor();
+  assert.equal(await page.getByRole("link", { name: "Continue in the playground" }).getAttribute("href"), `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
   await it.check();
   const answer = await start(it, id, { assistant_id: "asks", command: { resume: "yes" } });
   await ended(it, answer);
   await page.getByText("waits for an answer").waitFor({ state: "detached" });
   await open(pageOf(it, answer));
-  await nodes.getByText("after", { exact: true }).waitFor();
-  assert.equal(await nodes.getByText("before", { exact: true }).count(), 0);
+  await line(page).getByRole("treeitem", { name: /^node after,/ }).waitFor();
+  assert.equal(await line(page).getByRole("treeitem", { name: /^node before,/ }).count(), 0);
+  await line(page).getByRole("treeitem", { name: /^person / }).click();
+  await page.getByRole("region", { name: "Answer" }).getByText("yes").waitFor();
 });
 
 scenario("a run's traceback is in its log, and no other run's lines are", async (it) => {
@@ -92,7 +96,7 @@ scenario("a run's traceback is in its log, and no other run's lines are", async 
   const failed = await start(it, id, { assistant_id: "fails", input: {} });
   await ended(it, failed);
   await open(pageOf(it, failed));
-  await page.getByRole("button", { name: "Its traceback is in the log" }).click();
+  await page.getByRole("button", { name: "Show the traceback in the log" }).click();
   const log = page.getByRole("log");
   await until(async () => {
     if (await log.getByText("ValueError: boom happened").first().isVisible()) return true;
@@ -144,12 +148,14 @@ scenario("input, output and nodes are there after the run", async (it) => {
   const run = await start(it, await thread(it), { assistant_id: "speaks", input: { messages: [{ role: "user", content: "hi <b>you</b>" }] } });
   await ended(it, run);
   await open(pageOf(it, run));
-  await page.getByRole("list", { name: "Nodes over time" }).getByRole("link", { name: "speak" }).waitFor();
+  await line(page).getByRole("treeitem", { name: /^node speak,/ }).waitFor();
   await page.getByRole("tab", { name: "Input and output" }).click();
   await page.getByRole("region", { name: "Input" }).getByText("hi <b>you</b>").waitFor();
   await page.getByRole("region", { name: "Output" }).getByText("hello big world").waitFor();
   await page.getByRole("tab", { name: "Timeline" }).click();
-  await page.getByRole("link", { name: "speak" }).click();
+  await line(page).getByRole("treeitem", { name: /^node speak,/ }).click();
+  await page.getByRole("region", { name: "What the node wrote" }).getByText("hello big world").waitFor();
+  await page.getByRole("link", { name: "Open the checkpoint" }).click();
   await page.getByRole("listbox", { name: "Checkpoints, newest first" }).waitFor();
   if (!isNarrow) await page.goBack();
 });

@@ -24,8 +24,8 @@ def row(**columns: Any) -> dict[str, Any]:
     return {
         "run_id": RUN, "status": "success", "created_at": at(0), "updated_at": at(3), "started_at": at(1),
         "ended_at": at(3), "attempt": 1, "attempts": None, "spans": None, "error": None, "cancel_reason": None,
-        "question_asked_at": None, "answered_by": None, "question_kind": None, "answer_by": None,
-        "next_created_at": None, **columns,
+        "question_run_id": UUID(int=0), "question_asked_at": None, "answered_by": None, "question_kind": None, "answer_by": None,
+        "next_run_id": UUID(int=2), "next_created_at": None, **columns,
     }  # fmt: skip
 
 

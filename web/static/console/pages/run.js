@@ -1,4 +1,4 @@
-// A run: its nodes over time, its events while they are kept, its attempts, tokens and cost, log, input and output, and webhooks.
+// A run: time line, events, input and output, attempts, log, webhooks, tokens and cost.
 
 import { control, deployment } from "../core/api.js";
 import { useDeployment } from "../core/deployments.js";
@@ -21,7 +21,7 @@ const LOOK_AGAIN_MS = 1_500;
 const LOG_LINES = 1_000;
 const FROM_START = "-";
 /** @type {Record<string, string>} */
-const WAITS = { answer: "for an answer to what it asked", resume: "to be resumed: it stopped at a breakpoint" };
+const WAITS = { answer: "for an answer to its question", resume: "to be resumed: it stopped at a breakpoint" };
 
 /** @param {Record<string, string>} params */
 export const title = (params) => `Run ${short(params.run)}`;
@@ -67,7 +67,7 @@ export default function RunPage({ params, query }) {
 }
 
 /**
- * The run's record, with what it ended with: only the search tells the error of one.
+ * Return the run's record with its error. Only search results contain the error of a run.
  * @param {string} name @param {string} thread @param {string} id @param {AbortSignal} signal
  * @returns {Promise<Run>}
  */
@@ -88,13 +88,13 @@ function Facts({ name, run }) {
     <dl class="run-facts">
       <dt>Run</dt><dd><${Id} value=${run.run_id} /></dd>
       <dt>Thread</dt><dd><a class="mono" href=${href(["d", name, "threads", run.thread_id])}>${run.thread_id}</a></dd>
-      <dt>Graph</dt><dd>${plain(String(run.metadata?.graph_id ?? "–").slice(0, 100))} <a href=${href(["d", name, "assistants", run.assistant_id])}>its assistant</a></dd>
+      <dt>Graph</dt><dd>${plain(String(run.metadata?.graph_id ?? "–").slice(0, 100))} <a href=${href(["d", name, "assistants", run.assistant_id])}>assistant</a></dd>
       ${run.revision_id && html`<dt>Revision</dt><dd><${Id} value=${run.revision_id} /></dd>`}
       <dt>Created</dt><dd><${Ago} at=${run.created_at} />${waited !== null && waited >= 0 && html`, waited ${duration(waited)}`}</dd>
-      ${run.started_at && html`<dt>Took</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` over ${run.attempts.length + 1} attempts, with the time between them`}</dd>`}
+      ${run.started_at && html`<dt>Duration</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` in ${run.attempts.length + 1} attempts, with the time between them`}</dd>`}
       ${run.queue && html`<dt>Waits</dt><dd class="waits">${queueInWords(run.queue)}, for ${duration(run.queue.waiting_seconds)} so far</dd>`}
-      ${run.waits_for && html`<dt>Waits</dt><dd class="waits">${WAITS[run.waits_for] ?? waitsInWords(run)}. <a href=${href(["d", name, "playground", String(run.metadata?.graph_id ?? "")], { thread: run.thread_id })}>Go on in the playground</a></dd>`}
-      ${typeof retried === "string" && html`<dt>Again of</dt><dd><a class="mono" href=${href(["d", name, "runs", run.thread_id, retried])}>${plain(retried.slice(0, 40))}</a></dd>`}
+      ${run.waits_for && html`<dt>Waits</dt><dd class="waits">${WAITS[run.waits_for] ?? waitsInWords(run)}. <a href=${href(["d", name, "playground", String(run.metadata?.graph_id ?? "")], { thread: run.thread_id })}>Continue in the playground</a></dd>`}
+      ${typeof retried === "string" && html`<dt>Retry of</dt><dd><a class="mono" href=${href(["d", name, "runs", run.thread_id, retried])}>${plain(retried.slice(0, 40))}</a></dd>`}
     </dl>`;
 }
 
@@ -104,10 +104,10 @@ function Failure({ run }) {
   if (!hasFailed(run) || !reason) return null;
   const text = run.error ? String(run.error.message ?? "") : reason;
   return html`
-    <section class=${run.status === "interrupted" ? "failure calm" : "failure"} aria-label="How it ended">
+    <section class=${run.status === "interrupted" ? "failure calm" : "failure"} aria-label="End of the run">
       ${run.error && html`<strong>${plain(String(run.error.error).slice(0, 200))}</strong>`}
       <pre>${plain(text.slice(0, 20_000))}</pre>
-      ${run.status === "error" && html`<button type="button" class="plain" onClick=${() => setQuery({ tab: "logs" })}>Its traceback is in the log</button>`}
+      ${run.status === "error" && html`<button type="button" class="plain" onClick=${() => setQuery({ tab: "logs" })}>Show the traceback in the log</button>`}
     </section>`;
 }
 
@@ -124,7 +124,7 @@ function Usage({ run }) {
   return html`
     <section class="usage" aria-label="Tokens and cost">
       <${Table} label="Tokens by model" columns=${columns} rows=${models} rowKey=${(/** @type {any} */ [model]) => model} />
-      <p>Cost <strong>${money(run.cost)}</strong>${run.cost == null && html` <span class="quiet">no price is set for what it used</span>`}</p>
+      <p>Cost <strong>${money(run.cost)}</strong>${run.cost == null && html` <span class="quiet">no price is set for these models</span>`}</p>
     </section>`;
 }
 
@@ -141,18 +141,18 @@ function Events({ name, run }) {
 /** @param {{name: string, run: Run}} props */
 function Values({ name, run }) {
   const kwargs = run.kwargs ?? {};
-  const asked = kwargs.command ? { command: kwargs.command } : kwargs.input;
+  const input = kwargs.command ? { command: kwargs.command } : kwargs.input;
   return html`
     <div class="in-and-out">
       <section aria-label="Input"><h2>${kwargs.command ? "Command" : "Input"}</h2>
-        ${asked == null ? html`<p class="quiet">None: it went on from the thread's state.</p>` : typeof asked === "object" && !Array.isArray(asked) ? html`<${StateTree} values=${asked} />` : html`<${Json} value=${asked} />`}
+        ${input == null ? html`<p class="quiet">None: the run continued from the thread's state.</p>` : typeof input === "object" && !Array.isArray(input) ? html`<${StateTree} values=${input} />` : html`<${Json} value=${input} />`}
         ${Object.keys(kwargs.context ?? {}).length > 0 && html`<h2>Context</h2><${Json} value=${kwargs.context} />`}
       </section>
       <section aria-label="Output"><h2>Output</h2><${Output} name=${name} run=${run} /></section>
     </div>`;
 }
 
-/** The state that the run left: that of its last checkpoint. @param {{name: string, run: Run}} props */
+/** The state of the run's last checkpoint. @param {{name: string, run: Run}} props */
 function Output({ name, run }) {
   const live = isLive(run);
   const { data, error } = useResource(async (signal) => {
@@ -161,11 +161,11 @@ function Output({ name, run }) {
   }, [name, run.run_id, live], { every: live ? LOOK_AGAIN_MS : undefined });
   if (error && data === undefined) return html`<${ErrorBox} error=${error} />`;
   if (data === undefined) return html`<${Loading} />`;
-  if (!data) return html`<p class="quiet">It has written no checkpoint.</p>`;
+  if (!data) return html`<p class="quiet">The run has written no checkpoint.</p>`;
   return html`${live && html`<p class="quiet">So far.</p>`}<${StateTree} values=${data.values} />`;
 }
 
-/** Those that were lost, and the last; `started_at` of a run is that of its first one. @param {Run} run @returns {any[]} */
+/** Return the lost attempts and the last one. The record has the start of the first attempt only. @param {Run} run @returns {any[]} */
 function attemptsOf(run) {
   const lost = run.attempts ?? [];
   if (!run.started_at) return lost;
@@ -179,15 +179,15 @@ function Attempts({ run }) {
     { title: "Attempt", key: "attempt" },
     { title: "Runner", key: "worker", cell: (/** @type {any} */ each) => plain(String(each.worker ?? "–").slice(0, 100)) },
     { title: "Started", key: "started", cell: (/** @type {any} */ each) => html`<${Ago} at=${each.started_at} />` },
-    { title: "Took", key: "took", align: "right", cell: (/** @type {any} */ each) => duration(between(each.started_at, each.ended_at)) },
-    { title: "Ended by", key: "reason", cell: (/** @type {any} */ each) => plain(String(each.reason ?? "–").slice(0, 500)) },
+    { title: "Duration", key: "took", align: "right", cell: (/** @type {any} */ each) => duration(between(each.started_at, each.ended_at)) },
+    { title: "End", key: "reason", cell: (/** @type {any} */ each) => plain(String(each.reason ?? "–").slice(0, 500)) },
   ];
   const rows = attemptsOf(run);
-  if (!rows.length) return html`<${Empty} title="Not started yet" text="The first attempt begins when a runner takes the run." />`;
+  if (!rows.length) return html`<${Empty} title="Not started yet" text="The first attempt starts when a runner claims the run." />`;
   return html`<${Table} label="Attempts" columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ each) => String(each.attempt)} />`;
 }
 
-/** What the run printed and logged. @param {{name: string, run: Run}} props */
+/** The lines that the run printed and logged. @param {{name: string, run: Run}} props */
 function Logs({ name, run }) {
   const found = useDeployment({ name });
   const [text, setText] = useState("");
@@ -211,17 +211,17 @@ function Webhooks({ name, run }) {
   if (!data) return html`<${Loading} />`;
   const again = async (/** @type {any} */ each) => {
     await api.call("POST", `/webhooks/${each.delivery_id}/retry`);
-    notify("It is sent again");
+    notify("The webhook is sent again");
     reload();
   };
   const columns = [
-    { title: "Address", key: "url", cell: (/** @type {any} */ each) => html`<code>${plain(String(each.url).slice(0, 200))}</code>` },
+    { title: "URL", key: "url", cell: (/** @type {any} */ each) => html`<code>${plain(String(each.url).slice(0, 200))}</code>` },
     { title: "Status", key: "status", cell: (/** @type {any} */ each) => html`<${Pill} status=${each.status} />` },
-    { title: "Answer", key: "answer", cell: (/** @type {any} */ each) => each.response_status ?? plain(String(each.error ?? "–").slice(0, 200)) },
+    { title: "Response", key: "answer", cell: (/** @type {any} */ each) => each.response_status ?? plain(String(each.error ?? "–").slice(0, 200)) },
     { title: "Attempts", key: "attempts", align: "right" },
     { title: "Next", key: "next", cell: (/** @type {any} */ each) => html`<${Ago} at=${each.delivered_at ?? each.next_attempt_at} />` },
     ...(can("run") ? [{ title: "", key: "again", cell: (/** @type {any} */ each) => html`<${Button} kind="plain" onClick=${() => again(each)}>Send again<//>` }] : []),
   ];
-  if (!data.length) return html`<${Empty} title="Not called yet" text="The address is called when the run has ended; deliveries are kept for some days." />`;
+  if (!data.length) return html`<${Empty} title="Not called yet" text="The URL is called when the run has ended. Deliveries are kept for some days." />`;
   return html`<${Table} label="Deliveries" columns=${columns} rows=${data} rowKey="delivery_id" />`;
 }

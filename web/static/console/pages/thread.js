@@ -13,6 +13,7 @@ import { CheckpointList } from "../parts/checkpoint_list.js";
 import { EditState, followers } from "../parts/edit_state.js";
 import { RenameThread } from "../parts/rename_thread.js";
 import { RunTable } from "../parts/run_table.js";
+import { ThreadTimeline } from "../parts/run_timeline.js";
 import { createHistory, createStates } from "../parts/thread_history.js";
 import { Ago, Button, Confirm, Empty, ErrorBox, Id, Json, Loading, Page, Tabs, ThreadStatus, ask, notify } from "../parts/index.js";
 
@@ -24,7 +25,7 @@ const RUNS = 50;
 const RUNS_TIMED = 1_000;
 /** @type {Map<string, any>} */
 const NO_TIMES = new Map();
-const TABS = [{ id: "timeline", label: "Timeline" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
+const TABS = [{ id: "timeline", label: "Checkpoints" }, { id: "time", label: "Time line" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
 
 /** @param {Record<string, string>} params */
 export const title = (params) => `Thread ${short(params.thread)}`;
@@ -55,6 +56,7 @@ export default function ThreadPage({ params, query }) {
       <${Questions} name=${name} thread=${thread} />
       <${Tabs} label="Parts of the thread" tabs=${TABS} current=${tab} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "timeline" ? null : to })}>
       ${tab === "timeline" && html`<${Checkpoints} key=${id} name=${name} thread=${thread} query=${query} reload=${reload} />`}
+      ${tab === "time" && html`<${ThreadTimeline} key=${id} name=${name} thread=${thread} />`}
       ${tab === "runs" && html`<${Runs} name=${name} id=${id} isBusy=${isBusy} />`}
       ${tab === "metadata" && html`<${About} name=${name} thread=${thread} />`}
       <//>

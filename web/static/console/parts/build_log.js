@@ -1,10 +1,12 @@
-// The build log of a revision as it grows; of one that failed, the step and its reason on top.
+// The build of a revision: the failed step and its reason, the steps as a time line, and the log as it grows.
 
 import { html, useEffect, useMemo } from "../core/dom.js";
 import { controlStream, sleep } from "../core/api.js";
 import { useStream } from "../core/resource.js";
+import { linesOf, stepsOf } from "./build_steps.js";
 import { ErrorBox, Pill } from "./index.js";
 import { LogView } from "./log_view.js";
+import { Timeline } from "./timeline.js";
 
 const PAUSE_MS = 2000;
 
@@ -13,14 +15,16 @@ export function BuildLog({ deploymentId, revision, onStatus }) {
   const { data, error, loading, reload } = useStream((signal) => follow(`/v2/deployments/${deploymentId}/revisions/${revision.id}/stream`, signal), [deploymentId, revision.id]);
   const lines = useMemo(() => data.filter(({ event }) => event === "log").map(({ id, data: line }) => ({ ...line, id })), [data]);
   const status = data.findLast(({ event }) => event === "status")?.data.status;
+  const steps = useMemo(() => stepsOf(lines, { ...revision, status: status ?? revision.status, endedAt: null }), [lines, status, revision]);
   useEffect(() => {
     if (status && status !== revision.status) onStatus();
   }, [status]);
   return html`
     <${Failure} revision=${revision} />
     <${ErrorBox} error=${error} retry=${reload} />
-    <${LogView} lines=${lines} label="Build log" height="480px" empty=${loading ? "It has logged nothing yet." : "It has logged nothing."} />
-    ${loading && status && html`<p class="quiet">Now <${Pill} status=${status} /></p>`}`;
+    ${steps.length > 0 && html`<${Timeline} bands=${steps} now=${Date.now()} label="Steps of the build" detail=${(/** @type {any} */ band) => html`<${LogView} lines=${linesOf(lines, band)} label="Log of the step" height="240px" empty="The step has logged nothing." />`} />`}
+    <${LogView} lines=${lines} label="Build log" height="480px" empty=${loading ? "Nothing has been logged yet." : "The build has logged nothing."} />
+    ${loading && status && html`<p class="quiet">Status <${Pill} status=${status} /></p>`}`;
 }
 
 /** @param {{revision: any}} props */
@@ -30,7 +34,7 @@ function Failure({ revision }) {
   return html`<div class="error-box" role="alert">${step && html`<p><b>The step “${step}” failed</b></p>`}<p>${reason.slice(0, 5000)}</p></div>`;
 }
 
-/** A revision's events to its end, also when the connection breaks. @param {string} path @param {AbortSignal} signal */
+/** Yield the events of a revision until its end. Connects again when the connection breaks. @param {string} path @param {AbortSignal} signal */
 async function* follow(path, signal) {
   let lastEventId = "";
   for (;;) {

@@ -1,15 +1,12 @@
-// What a thread's checkpoints tell without their values: which nodes made each, how they branch, and how long nodes took.
+// Checkpoints of a thread without their values: the nodes that wrote each, their branches, and the times between them.
 
 /**
  * @typedef {{id?: string, name: string, path?: any[], error?: string | null, interrupts?: {id: string, value: unknown}[], result?: any}} Task
  * @typedef {{checkpoint: {checkpoint_id: string, checkpoint_ns?: string} | null, parent_checkpoint: {checkpoint_id: string} | null,
  *   metadata: Record<string, any> | null, created_at: string | null, next: string[], tasks: Task[], values?: any, interrupts?: any[]}} State
  * @typedef {{lane: number, hasAbove: boolean, hasBelow: boolean, through: number[], merges: number[]}} Lane
- * @typedef {{name: string, from: number, until: number | null, status: "success" | "error" | "asked" | "stopped" | "lost" | "running" | "rest", checkpoint?: string}} Span
  * @typedef {{started_at: string | null, ended_at: string | null, attempts?: {started_at: string, ended_at: string}[]}} RunTimes
  */
-
-const SHORT = 0.01; // of a run: what it does beside its nodes is not shown if it is shorter
 
 /** @param {State} state */
 export const idOf = (state) => state.checkpoint?.checkpoint_id ?? "";
@@ -18,7 +15,7 @@ export const idOf = (state) => state.checkpoint?.checkpoint_id ?? "";
 export const parentOf = (state) => state.parent_checkpoint?.checkpoint_id ?? null;
 
 /**
- * What made a checkpoint: the nodes that ran on its parent, or where it came from; a "step" where its parent names no task.
+ * Return the origin of a checkpoint: the nodes that ran after its parent, or its source. "step" if the parent names no task.
  * @param {State} state
  * @param {State | undefined} parent
  * @returns {{names: string[], isNode: boolean}}
@@ -40,7 +37,7 @@ function counted(names) {
 }
 
 /**
- * The keys of the state that a step wrote, as far as its nodes' results say so.
+ * Return the keys of the state in the results of a step's nodes.
  * @param {State | undefined} parent
  * @returns {string[]}
  */
@@ -54,7 +51,7 @@ export function writtenBy(parent) {
 }
 
 /**
- * Where each checkpoint of a list (newest first) is drawn, and which lines pass it: a branch has a lane of its own.
+ * Return the lane of each checkpoint of a list (newest first), and the lines that pass it. Each branch has its lane.
  * @param {{id: string, parent: string | null}[]} rows
  * @returns {Lane[]}
  */
@@ -81,7 +78,7 @@ function freeLane(awaited) {
 }
 
 /**
- * The newest checkpoint and what it came from: everything else is a branch that was left.
+ * Return the ids of the newest checkpoint and its ancestors. All other checkpoints are on abandoned branches.
  * @param {{id: string, parent: string | null}[]} rows
  * @returns {Set<string>}
  */
@@ -96,7 +93,7 @@ export function mainLine(rows) {
 }
 
 /**
- * New states of a thread put before those that are known, newest first; null where some between them are missing.
+ * Return new states of a thread followed by the known ones, newest first. Returns null if states between them are missing.
  * @param {State[]} known
  * @param {State[]} fresh
  * @returns {State[] | null}
@@ -111,24 +108,24 @@ export function withNewer(known, fresh) {
 }
 
 /**
- * The tasks of a checkpoint that asked something; `isOpen` while nobody has answered.
+ * Return the tasks of a checkpoint that asked a question. `isOpen`: the question has no answer yet.
  * @param {State} state
  * @returns {{name: string, isOpen: boolean}[]}
  */
 export const questionsOf = (state) => state.tasks.filter(hasAsked).map((task) => ({ name: task.name, isOpen: task.result == null }));
 
-/** The task of a checkpoint that failed and has not been run again with success. @param {State} state */
+/** Return the task of a checkpoint that failed and did not succeed in a later run. @param {State} state */
 export const failedTask = (state) => state.tasks.find((task) => task.error && task.result == null);
 
 /** @param {Task} task */
 const hasAsked = (task) => Boolean(task.interrupts?.length);
 
-/** Whether the run that wrote a checkpoint ended there: one of its tasks asked something, or failed. @param {State} state */
+/** Whether a run ended at a checkpoint: one of its tasks asked a question, or failed. @param {State} state */
 const isStop = (state) => state.tasks.some((task) => hasAsked(task) || task.error);
 
 /**
- * How long runs worked on the step between two checkpoints, in seconds: the time until somebody answered does not count. Null
- * where the runs are not known.
+ * Return how many seconds runs executed the step between two checkpoints, without the time that a question waited for its
+ * answer. Returns null if the runs are not known.
  * @param {State} state
  * @param {State | undefined} parent
  * @param {Map<string, RunTimes>} runs by id
@@ -146,77 +143,11 @@ export function secondsOf(state, parent, runs, now = Date.now()) {
   return spans.reduce((sum, span) => sum + Math.max(Math.min(span.until, until) - Math.max(span.from, from), 0), 0) / 1000;
 }
 
-/** When the attempts of a run worked. @param {RunTimes} run @param {number} now @returns {{from: number, until: number}[]} */
+/** Return the periods of a run's attempts. @param {RunTimes} run @param {number} now @returns {{from: number, until: number}[]} */
 function attemptsOf(run, now) {
   const lost = (run.attempts ?? []).map((each) => ({ from: time(each.started_at), until: time(each.ended_at) }));
   if (!run.started_at) return lost;
   return [...lost, { from: lost.at(-1)?.until ?? time(run.started_at), until: run.ended_at ? time(run.ended_at) : now }];
-}
-
-/**
- * The nodes of a run with when each worked, oldest first: a node works from the checkpoint that names it as a task until
- * the one that follows, and anew from where an attempt was lost. What the run did before its first step and after its last one is there too, if it is not short.
- * @param {State[]} states of the run, and of the checkpoint it began at
- * @param {{runId: string, status: string, startedAt: string | null, endedAt: string | null, lost?: {ended_at: string}[]}} run
- * @returns {Span[]}
- */
-export function spansOf(states, { runId, status, startedAt, endedAt, lost = [] }) {
-  const ordered = [...states].sort((one, other) => time(one.created_at) - time(other.created_at));
-  const begun = startedAt ? time(startedAt) : -Infinity;
-  const ended = endedAt ? time(endedAt) : null;
-  const isOwn = (/** @type {State} */ state) => state.metadata?.run_id === runId;
-  const children = new Map(ordered.filter((state) => isOwn(state) && isStep(state)).map((state) => [parentOf(state), state]));
-  const spans = ordered.flatMap((state) => {
-    const child = children.get(idOf(state));
-    if (!isOwn(state) && !child) return [];
-    const until = child ? time(child.created_at) : ended;
-    const from = Math.max(time(state.created_at), begun);
-    const losses = lost.map((attempt) => time(attempt.ended_at)).filter((at) => at > from && (until === null || at < until));
-    const checkpoint = idOf(child ?? state);
-    const tasks = (isOwn(state) ? state.tasks : repeated(state)).filter((task) => task.name !== "__start__");
-    const how = (/** @type {Task} */ task) => (child ? "success" : endOf(task, state, status));
-    return tasks.flatMap((task) => {
-      const status = how(task);
-      if (status === "waiting") return [];
-      return [from, ...losses].map((start, at) => /** @type {Span} */ ({ name: task.name, from: start, until: losses[at] ?? until, status: at < losses.length ? "lost" : status, checkpoint }));
-    });
-  });
-  return [...edge("before the first step", begun, spans[0]?.from, ended), ...spans, ...edge("after the last step", lastEnd(spans), ended, ended)];
-
-  /** What the run did beside its nodes. @param {string} name @param {number} from @param {number | null | undefined} until @param {number | null} last @returns {Span[]} */
-  function edge(name, from, until, last) {
-    if (!spans.length || until == null || !Number.isFinite(from)) return [];
-    const shortest = Math.max(1, ((last ?? until) - begun) * SHORT);
-    return until - from > shortest ? [{ name, from, until, status: "rest" }] : [];
-  }
-}
-
-/** @param {State} state */
-const isStep = (state) => (state.metadata?.source ?? "loop") === "loop";
-
-/** The tasks of a checkpoint that a later run repeats: those that asked or failed; others have kept what they wrote. @param {State} state */
-function repeated(state) {
-  const stopped = state.tasks.filter((task) => hasAsked(task) || task.error);
-  return stopped.length ? stopped : state.tasks;
-}
-
-/** When the last of them ended; -Infinity where one still works. @param {Span[]} spans */
-const lastEnd = (spans) => (spans.some((span) => span.until === null) ? -Infinity : Math.max(...spans.map((span) => /** @type {number} */ (span.until))));
-
-/**
- * What became of a task in the run that wrote its checkpoint, where that run wrote none after it. A result is the run's unless
- * the whole step has one: then a later run has finished the step.
- * @param {Task} task
- * @param {State} state
- * @param {string} status of the run
- * @returns {Span["status"] | "waiting"}
- */
-function endOf(task, state, status) {
-  if (status === "pending" || status === "running") return task.result == null ? "running" : "success";
-  if (hasAsked(task)) return "asked";
-  if (task.error) return "error";
-  if (status === "success") return isStop(state) ? "success" : "waiting"; // a breakpoint is before it
-  return task.result != null && !state.tasks.every((each) => each.result != null) ? "success" : "stopped";
 }
 
 /** @param {string | null | undefined} iso */
