@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared.infra.postgres import Row, dumps
+from shared.infra.postgres import dumps
 from shared.records import COUNT, ID_OR_NULL, OBJECT, TEXT, TIME, Record, RecordField, one_of, or_null, record
 from shared.sql import statement
 
@@ -101,7 +101,7 @@ def newest(
     limit: int,
     offset: int,
     deployment_id: UUID | None = None,
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """Return the changes of an organization, or of one of its deployments, newest first."""
     return _NEWEST.rows(
         conn, organization_id=organization_id, deployment_id=deployment_id, limit=limit, offset=offset

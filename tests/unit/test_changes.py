@@ -21,10 +21,7 @@ KEY = {"key_id": "aaaa", "name": "ci"}
 
 def newest(organization_id: UUID, **filters: Any) -> list[dict[str, Any]]:
     with connection() as conn:
-        return [
-            dict(row)
-            for row in changes.newest(conn, organization_id, **{"limit": 20, "offset": 0, **filters})
-        ]
+        return changes.newest(conn, organization_id, **{"limit": 20, "offset": 0, **filters})
 
 
 def add(organization_id: UUID, subject: str = "chat", **fields: Any) -> None:

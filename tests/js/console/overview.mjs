@@ -21,7 +21,6 @@ scenario("deployments, pools and figures are shown", async ({ page, open, deploy
   await page.getByText("Runs ended").waitFor();
   await page.getByRole("figure", { name: "Runs" }).getByText("in total").waitFor();
   await page.getByRole("region", { name: "Pools" }).getByText("default").waitFor();
-  await page.getByRole("region", { name: "Latest changes" }).getByText("v1 deployed").first().waitFor();
   await page.getByRole("figure", { name: "Runs" }).locator("canvas").waitFor();
   await check();
   await page.getByLabel("Window").selectOption("day");

@@ -21,7 +21,7 @@ async function idle(it) {
 scenario("the overview shows an hour of three deployments", async (it) => {
   const { page } = it;
   await show(it, "/");
-  for (const name of ["support", "refunds", "research"]) await page.getByRole("link", { name, exact: true }).waitFor();
+  for (const name of ["support", "refunds", "research"]) await page.getByRole("link", { name, exact: true }).first().waitFor();
   await page.getByRole("figure", { name: "Tokens" }).locator("canvas").waitFor();
   await page.getByRole("region", { name: "Pools" }).getByText("default").waitFor();
   await it.picture("overview");

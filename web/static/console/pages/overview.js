@@ -7,14 +7,15 @@ import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { changeInWords, kindOfChange } from "../parts/changes.js";
 import { failedOf, filtersOf, isFailure, reasonInWords, sorted, unrecordedInWords } from "../parts/failures.js";
-import { Ago, Button, Chart, Code, Empty, ErrorBox, Loading, Page, Select, Standing, Table } from "../parts/index.js";
+import { Ago, Button, Chart, Code, Empty, ErrorBox, Page, Select, Standing, Table } from "../parts/index.js";
 import { isUnserved, saturationOf } from "../parts/pools.js";
 import { servedInWords, statusesOf } from "../parts/standing.js";
 import { Bar, Panel, Tile } from "../parts/tiles.js";
 
 const WINDOWS = [{ value: "hour", label: "Last hour" }, { value: "day", label: "Last day" }, { value: "week", label: "Last week" }];
 const REFRESH_MS = 5000, REFRESH_SLOWLY_MS = 60_000;
-const MOST_DEPLOYMENTS = 6, MOST_REASONS = 6, CHANGES = 7; // rows before "Show all", so that the page fits a screen
+const MOST_DEPLOYMENTS = 6, MOST_REASONS = 6, MOST_CHANGES = 7; // rows before "Show all", so that the page fits a screen
+const LOADED_CHANGES = 30;
 const COST_DAYS = 7, DAY_MS = 86_400_000;
 
 /** @typedef {{id: string, name: string, pool: string, revision_number: number | null, runs_a_minute: number, success: number, failed: number, wait_p50: number | null, duration_p50: number | null, duration_p95: number | null, running: number, waiting: number, oldest_wait_seconds: number}} Figures */
@@ -29,30 +30,29 @@ export default function OverviewPage({ query }) {
   const records = useResource(recordsById, [], { every: REFRESH_MS });
   const failures = useResource((signal) => control("GET", "/v2/metrics/failures", { query: { window }, signal }), [window], { every: window === "hour" ? REFRESH_MS : 3 * REFRESH_MS });
   const workers = useResource((signal) => control("GET", "/v2/workers", { signal }), [], { every: REFRESH_MS });
-  const changes = useResource((signal) => control("GET", "/v2/changes", { query: { limit: CHANGES }, signal }), [], { every: REFRESH_MS });
+  const changes = useResource((signal) => control("GET", "/v2/changes", { query: { limit: LOADED_CHANGES }, signal }), [], { every: REFRESH_MS });
   const series = useSeries(window);
   const resources = [figures, records, failures, workers, changes, series];
   const broken = resources.find(({ error }) => error);
   const retry = () => resources.forEach(({ reload }) => reload());
 
   const rows = figures.data && records.data && figures.data.deployments.map((/** @type {Figures} */ one) => ({ ...one, record: records.data[one.id], since: figures.data.from, until: figures.data.until, failures: failures.data }));
+  const isEmpty = rows?.length === 0;
   const choose = html`<${Select} label="Window" isLabelHidden=${true} value=${window} options=${WINDOWS} onChange=${(/** @type {string} */ value) => setQuery({ window: value === "hour" ? "" : value })} />`;
   return html`
     <${Page} title="Overview" actions=${choose}>
       <${ErrorBox} error=${broken?.error} retry=${retry} />
       ${broken && rows && html`<p class="quiet">The page shows the last known values and asks again every ${REFRESH_MS / 1000} seconds.</p>`}
-      ${!rows && !broken && html`<${Loading} />`}
-      ${rows && rows.length === 0 && NONE}
-      ${rows && rows.length > 0 && html`
+      ${!rows && !broken && html`<p class="unseen" role="status">Loading…</p>`}
+      ${isEmpty ? NONE : html`
         <${Totals} rows=${rows} series=${series.data} />
         <${Deployments} rows=${rows} />`}
-      ${rows && html`
-        <div class="overview-panels">
-          ${rows.length > 0 && html`<${Failed} failures=${failures.data} />`}
-          <${Pools} pools=${workers.data?.pools} />
-          <${Changes} changes=${changes.data?.resources} known=${records.data} />
-        </div>`}
-      ${rows && rows.length > 0 && html`<${Charts} window=${window} series=${series.data} />`}
+      <div class="overview-panels">
+        ${!isEmpty && html`<${Failed} failures=${failures.data} />`}
+        <${Pools} pools=${workers.data?.pools} />
+        <${Changes} changes=${changes.data?.resources} known=${records.data} />
+      </div>
+      ${!isEmpty && html`<${Charts} window=${window} series=${series.data} />`}
     <//>`;
 }
 
@@ -73,8 +73,8 @@ function useSeries(window, deploymentId) {
 const NONE = html`<${Empty} title="Nothing is deployed yet" text="Deploy a project from its directory, or begin with an example:"
   action=${html`<${Code} text=${"runyard new my-agent\nrunyard deploy my-agent"} language="sh" />`} />`;
 
-/** @param {{rows: Row[], series: any}} props */
-function Totals({ rows, series }) {
+/** While the figures are loading, the tiles are shown without values. @param {{rows?: Row[], series: any}} props */
+function Totals({ rows = [], series }) {
   const cost = useCost();
   const questions = useResource(openQuestions, [], { every: REFRESH_MS }).data;
   const waiting = rows.reduce((sum, row) => sum + row.waiting, 0), running = rows.reduce((sum, row) => sum + row.running, 0);
@@ -90,8 +90,8 @@ function Totals({ rows, series }) {
       <${Tile} label="Failed" value=${html`<span class=${total && failed(total) ? "bad" : ""}>${count(total && failed(total))}</span>`}
         note=${total && ended(total) > 0 && `${percent(failed(total) / ended(total))} of those ended`} points=${of(failed)} color="bad" />
       <${Tile} label="Duration p95" value=${duration(total?.duration_p95)} note=${total && `p50 ${duration(total.duration_p50)}`} points=${of((point) => point.duration_p95)} color="series-4" />
-      <${Tile} label="Waiting now" value=${html`<span class=${waiting && oldest > 60 ? "bad" : ""}>${count(waiting)}</span>`} title="The line shows the 95th percentile of the wait"
-        note=${`${waiting ? `oldest ${duration(oldest)} · ` : ""}${count(running)} running`} points=${of((point) => point.wait_p95)} color="series-2" />
+      <${Tile} label="Waiting now" value=${html`<span class=${waiting && oldest > 60 ? "bad" : ""}>${count(rows.length ? waiting : null)}</span>`} title="The line shows the 95th percentile of the wait"
+        note=${rows.length > 0 && `${waiting ? `oldest ${duration(oldest)} · ` : ""}${count(running)} running`} points=${of((point) => point.wait_p95)} color="series-2" />
       <${Tile} label="Tokens" href=${href("/usage")} value=${count(total && tokens(total))} note=${total && `${count(total.input_tokens)} in · ${count(total.output_tokens)} out`} points=${of(tokens)} color="series-3" />
       ${cost && html`<${Tile} label="Cost today" href=${href("/usage")} value=${money(cost.today)} note=${`${money(cost.sum)} in ${COST_DAYS} days`} points=${cost.days} color="series-5" title="Days in UTC" />`}
       ${questions !== undefined && questions !== null && html`<${Tile} label="Open questions" href=${href("/inbox")} value=${count(questions)} note=${questions ? "wait for a person" : "nobody is asked"} />`}
@@ -131,9 +131,10 @@ export function costOf(usage, now) {
   return sum > 0 ? { today: known.has(today) ? (known.get(today) ?? null) : 0, sum, days } : null;
 }
 
-/** @param {{rows: Row[]}} props */
+/** @param {{rows?: Row[]}} props */
 function Deployments({ rows }) {
   const [isOpen, setOpen] = useState(false);
+  if (!rows) return html`<div class="table-room"></div>`;
   const hasPools = new Set(rows.map(({ pool }) => pool)).size > 1;
   const shown = isOpen || rows.length <= MOST_DEPLOYMENTS ? rows : [...rows].sort((one, other) => Number(needsAttention(other)) - Number(needsAttention(one))).slice(0, MOST_DEPLOYMENTS);
   return html`
@@ -149,7 +150,7 @@ export function needsAttention(row) {
 
 /** `priority`: 1 is shown first in cards, 3 is left out there. @type {(import("../parts/table.js").Column & {primary?: boolean, priority?: 1 | 2 | 3})[]} */
 const COLUMNS = [
-  { title: "Deployment", key: "name", primary: true, cell: (row) => html`<a class="name" title=${row.name} href=${href(["deployments", row.id])}>${row.name}</a>` },
+  { title: "Deployment", key: "name", primary: true, cell: (row) => html`<a class="deployment-name" title=${row.name} href=${href(["deployments", row.id])}>${row.name}</a>` },
   { title: "Status", key: "status", cell: (row) => row.record && html`<${Standing} ...${statusesOf(row.record)} />` },
   { title: "Revision", key: "revision", cell: (row) => (row.record?.active_revision_number ? servedInWords(row.record.traffic, row.record.active_revision_number) : html`<span class="quiet">none</span>`) },
   { title: "Runs a minute", key: "rate", align: "right", priority: 3, cell: (row) => rate(row.runs_a_minute) },
@@ -183,7 +184,7 @@ function waitingCell(row) {
 /** @param {{failures?: import("../parts/failures.js").Failures}} props */
 function Failed({ failures }) {
   const [isOpen, setOpen] = useState(false);
-  if (!failures) return null;
+  if (!failures) return html`<${Panel} title="Failed runs by reason" />`;
   const reasons = sorted(failures.reasons);
   const most = Math.max(...reasons.map(({ runs }) => runs), 1);
   const unrecorded = unrecordedInWords(failures);
@@ -207,7 +208,7 @@ function Failed({ failures }) {
 
 /** @param {{pools?: any[]}} props */
 function Pools({ pools }) {
-  if (!pools) return null;
+  if (!pools) return html`<${Panel} title="Pools" />`;
   return html`
     <${Panel} title="Pools" note=${html`<a href=${href("/workers")}>Workers</a>`}>
       ${pools.length === 0 && html`<p class="quiet">No runner is up. Runs wait until one is started: <code>runyard up</code> starts one.</p>`}
@@ -238,18 +239,20 @@ function waitInWords(pool) {
 
 /** @param {{changes?: import("../parts/changes.js").Change[], known: Record<string, any>}} props */
 function Changes({ changes, known }) {
-  if (!changes) return null;
+  const [isOpen, setOpen] = useState(false);
+  if (!changes) return html`<${Panel} title="Latest changes" />`;
   return html`
     <${Panel} title="Latest changes">
       ${changes.length === 0 && html`<p class="quiet">Deploys, changes of traffic and changes of keys are listed here.</p>`}
       <ul class="rows changes">
-        ${changes.map((change) => html`
+        ${(isOpen ? changes : changes.slice(0, MOST_CHANGES)).map((change) => html`
           <li key=${change.id}>
-            <i class=${`mark ${kindOfChange(change)}`} aria-hidden="true"></i>
+            <i class=${`change-mark ${kindOfChange(change)}`} aria-hidden="true"></i>
             <span class="change-text">${subjectOf(change, known)} ${changeInWords(change)}${change.changed_by && html` <span class="quiet">by ${change.changed_by.name}</span>`}</span>
             <span class="quiet"><${Ago} at=${change.at} /></span>
           </li>`)}
       </ul>
+      ${changes.length > MOST_CHANGES && html`<p class="overview-more"><${Button} kind="plain" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : "Show earlier changes"}<//></p>`}
     <//>`;
 }
 
@@ -270,7 +273,7 @@ function Charts({ window, series }) {
   const points = series?.points ?? [];
   const of = (/** @type {string} */ name) => points.map((/** @type {any} */ point) => [point.at, point[name]]);
   const failures = points.map((/** @type {any} */ point) => [point.at, point.error + point.timeout]);
-  const tokens = points.some((/** @type {any} */ point) => point.input_tokens || point.output_tokens);
+  const tokens = !series || points.some((/** @type {any} */ point) => point.input_tokens || point.output_tokens);
   return html`
     <h2>${WINDOWS.find(({ value }) => value === window)?.label}</h2>
     <div class=${tokens ? "charts even" : "charts"}>

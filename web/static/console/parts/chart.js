@@ -108,7 +108,7 @@ function options(Plot, box, { series, kind, height, format, isByDay, onCursor })
     cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
     padding: [8, 20, 0, 0],
     scales: { ...(kind === "bars" && { x: { range: withRoomForBars } }), y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...axis, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ splits, /** @type {any} */ __, /** @type {any} */ ___, /** @type {number} */ step) => splits.map((at) => timeText(at, step, isByDay)) }, { ...axis, size: 68, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
+    axes: [{ ...axis, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ splits, /** @type {any} */ __, /** @type {any} */ ___, /** @type {number} */ step) => splits.map((at) => timeText(at, step, isByDay)) }, { ...axis, size: 78, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
     series: [{}, ...series.map((/** @type {Series} */ one, /** @type {number} */ index) => drawn(Plot, one, kind, color(colorOf(one, index))))],
     hooks: { setCursor: [(/** @type {any} */ self) => onCursor(self.cursor.idx ?? null)] },
   };

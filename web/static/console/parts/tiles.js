@@ -13,7 +13,7 @@ export function Tile({ label, value, note, href, points, color = "series-1", tit
   const content = html`
     <span class="tile-label">${label}</span>
     <span class="tile-value">${value}</span>
-    <span class="tile-note">${note ?? html`\u00a0`}</span>
+    <span class="tile-note">${note || "\u00a0"}</span>
     ${points && html`<${Sparkline} points=${points} color=${color} />`}`;
   return href ? html`<a class="tile" href=${href} title=${title}>${content}</a>` : html`<div class="tile" title=${title}>${content}</div>`;
 }
