@@ -84,6 +84,25 @@ scenario("tables never scroll sideways, and are cards on a telephone", async ({ 
   }
 });
 
+scenario("a table of a thousand rows draws those in sight, as cards some at a time", async ({ page, open, isNarrow }) => {
+  const key = (n) => ({ id: `k${n}`, name: `key ${n}`, role: "read", limits: {}, created_at: new Date().toISOString() });
+  await page.route("**/v2/keys?*", (route) => route.fulfill({ json: { resources: Array.from({ length: 1000 }, (_, n) => key(n)), offset: 0 } }));
+  await open("/keys");
+  const rows = page.getByRole("region", { name: "API keys" }).locator("tbody tr");
+  await rows.nth(5).waitFor();
+  if (isNarrow) {
+    assert.equal(await rows.count(), 100);
+    await page.getByRole("button", { name: "Show more (900 left)" }).click();
+    await rows.nth(199).waitFor();
+    return;
+  }
+  assert.ok((await rows.count()) < 100);
+  const heights = await rows.evaluateAll((all) => all.filter((row) => !row.matches(".spacer")).map((row) => row.getBoundingClientRect().height));
+  assert.deepEqual([...new Set(heights)], [31], "the height that the window of rows is computed with");
+  await page.getByRole("region", { name: "API keys" }).evaluate((box) => box.scrollTo(0, box.scrollHeight));
+  await page.getByText("key 999").waitFor();
+});
+
 scenario("what loads has its room before it comes", async ({ page, open, check, keyOf }) => {
   await keyOf("read");
   await page.route("**/v2/keys?*", async (route) => {

@@ -12,10 +12,11 @@ const { recent, remember } = await import("../../../web/static/console/core/rece
 const { me } = await import("../../../web/static/console/core/session.js");
 const { ICONS } = await import("../../../web/static/console/parts/icons.js");
 const { groupsOf } = await import("../../../web/static/console/parts/palette.js");
+const { withDeployment } = await import("../../../web/static/console/parts/page.js");
 const { fitOf, placesOf } = await import("../../../web/static/console/parts/table.js");
 
 const labels = (found) => found.map(({ item }) => item.label);
-const items = (...names) => names.map((label) => ({ label, group: "Pages", icon: "runs", address: `#/${label}` }));
+const items = (...names) => names.map((label) => ({ label, group: "Pages", icon: "runs", address: `#/${encodeURIComponent(label)}` }));
 
 suite("look", () => {
   test("an icon is small", () => {
@@ -49,6 +50,13 @@ suite("look", () => {
     assert.equal(match("(.*", { label: "Workers" }), null);
   });
 
+  test("breadcrumbs of a deployment's page begin with the deployment", () => {
+    const runs = { label: "Runs", href: "#/d/shop/runs" };
+    assert.deepEqual(withDeployment([], undefined, null), []);
+    assert.deepEqual(withDeployment([runs], "shop", { id: "one", name: "shop" }), [{ label: "shop", href: "#/deployments/one" }, runs]);
+    assert.deepEqual(withDeployment([{ label: "shop" }, runs], "shop", { id: "two", name: "other" }), [{ label: "shop", href: undefined }, runs]);
+  });
+
   test("an id is found by its end", () => {
     const thread = { label: "Where is it?", keywords: ["01a20cbf-a17f-7091-9e4b-211702f71247"] };
     const other = { label: "And this?", keywords: ["02f71247-a17f-7091-9e4b-2117a0000000"] };
@@ -57,11 +65,11 @@ suite("look", () => {
 
   test("pages visited lately come first", () => {
     me.value = { role: "read", organization: { id: "one", name: "one" }, key: null, version: "", dev: false };
-    remember("#/Latest run", "Latest run – runyard");
-    remember("#/elsewhere", "A thread – runyard");
-    remember("#/elsewhere", "A renamed thread – runyard");
-    remember("#/nothing", "runyard");
-    assert.deepEqual(recent.value, [{ address: "#/elsewhere", title: "A renamed thread" }, { address: "#/Latest run", title: "Latest run" }]);
+    remember("/Latest run", "Latest run – runyard");
+    remember("/elsewhere", "A thread – runyard");
+    remember("/elsewhere", "A renamed thread – runyard");
+    remember("/nothing", "runyard");
+    assert.deepEqual(recent.value, [{ address: "#/elsewhere", title: "A renamed thread" }, { address: "#/Latest%20run", title: "Latest run" }]);
     assert.deepEqual(groupsOf("", items("Usage")).map(({ name, results }) => [name, labels(results)]), [["Recent", ["A renamed thread", "Latest run"]], ["Pages", ["Usage"]]]);
     assert.deepEqual(groupsOf("run", items("Run of support", "Latest run")).map(({ results }) => labels(results)), [["Latest run", "Run of support"]]);
     assert.deepEqual(groupsOf("renamed", items("Usage")).map(({ name }) => name), ["Recent"]);

@@ -3,10 +3,11 @@
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/dom.js";
 import { openQuestions } from "./core/inbox.js";
 import { loadPage } from "./core/page_loading.js";
-import { remember } from "./core/recent.js";
-import { href, location_, matcher, start as followAddress } from "./core/router.js";
+import { location_, matcher, start as followAddress } from "./core/router.js";
 import { actFor, isStarting, me, start as identifyCaller } from "./core/session.js";
+import { remember } from "./core/recent.js";
 import { Empty, ErrorBox, Loading, Toasts, Questions } from "./parts/index.js";
+import { Mark } from "./parts/icons.js";
 import { Navigation } from "./parts/navigation.js";
 import { Palette, openPalette } from "./parts/palette.js";
 import { SignIn } from "./parts/sign_in.js";
@@ -80,12 +81,12 @@ function CurrentPage() {
     retry();
     main.current?.focus({ preventScroll: true });
     scrollTo(0, 0);
-    return () => remember(href(path), document.title);
+    return () => remember(path, document.title);
   }, [path]);
   return html`<main ref=${main} tabindex="-1">${content()}</main>`;
 
   function content() {
-    if (!found) return html`<${Empty} icon="search" title="There is no such page" text=${path} action=${html`<a href="#/">To the overview</a>`} />`;
+    if (!found) return html`<${Empty} title="There is no such page" text=${path} action=${html`<a href="#/">To the overview</a>`} />`;
     if (error ?? failure) return html`<${ErrorBox} error=${error ?? failure} retry=${error ? () => location.reload() : retry} />`;
     if (!module) return html`<${Loading} />`;
     return html`<${module.default} params=${params} query=${query} />`;
@@ -93,7 +94,7 @@ function CurrentPage() {
 }
 
 function Console() {
-  if (isStarting.value) return html`<${Loading} />`;
+  if (isStarting.value) return html`<p class="starting"><${Mark} />runyard</p>`; // as in index.html
   if (!me.value) return html`<${SignIn} />`;
   return html`
     <div class="frame">
@@ -109,4 +110,6 @@ followAddress((path) => routeOf(path)?.params ?? {});
 const { organization } = location_.peek().query;
 if (organization) actFor(organization);
 void identifyCaller();
-render(html`<${Console} />`, /** @type {HTMLElement} */ (document.getElementById("root")));
+const root = /** @type {HTMLElement} */ (document.getElementById("root"));
+root.replaceChildren();
+render(html`<${Console} />`, root);

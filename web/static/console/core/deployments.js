@@ -1,10 +1,14 @@
-// Records of deployments that pages share, by name or by id.
+// Records of deployments, by name or by id, and the deployment that the current page belongs to.
 
 import { control } from "./api.js";
+import { signal } from "./dom.js";
 import { useResource } from "./resource.js";
 
+/** The record of the deployment that the current page belongs to; the navigation loads it. @type {import("../../vendor/signals.js").Signal<any | null>} */
+export const currentDeployment = signal(null);
+
 /**
- * The record of the deployment in the address, by `id` or by `name`; null while it loads or if there is none.
+ * The record of a deployment by `id` or by `name`; null while it loads.
  * @param {{id?: string, name?: string}} params
  * @returns {any | null}
  */
@@ -12,7 +16,7 @@ export function useDeployment({ id, name }) {
   return useDeploymentResource({ id, name }).data ?? null;
 }
 
-/** The record of a deployment as a resource, with its error and a function that loads it again. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
+/** The record of a deployment as a resource, with its error and `reload`. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
 export function useDeploymentResource({ id, name }, options = {}) {
   return useResource((signal) => load({ id, name }, signal), [id, name], options);
 }

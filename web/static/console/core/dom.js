@@ -1,4 +1,4 @@
-// What every page is written with: `html` is htm bound to preact; hooks and signals come from one place.
+// The rendering library: `html` is htm bound to preact. Modules import hooks and signals from here.
 
 import { h } from "../../vendor/preact.js";
 import htm from "../../vendor/htm.js";

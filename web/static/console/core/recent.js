@@ -1,6 +1,7 @@
 // Pages that the reader visited in this tab, latest first. Signing out and another organization forget them.
 
 import { effect, signal } from "./dom.js";
+import { href } from "./router.js";
 import { isDev, isStarting, me } from "./session.js";
 
 const STORED = "runyard.recent";
@@ -11,10 +12,11 @@ const SUFFIX = " – runyard";
 /** @type {import("../../vendor/signals.js").Signal<Visit[]>} */
 export const recent = signal([]);
 
-/** Record that a page was shown. @param {string} address as in links @param {string} documentTitle */
-export function remember(address, documentTitle) {
+/** Record that a page was shown. @param {string} path @param {string} documentTitle */
+export function remember(path, documentTitle) {
   const caller = me.peek();
   if (!caller || !documentTitle.endsWith(SUFFIX)) return; // signed out, or no such page
+  const address = href(path);
   const visit = { address, title: documentTitle.slice(0, -SUFFIX.length) };
   recent.value = [visit, ...recent.peek().filter((one) => one.address !== address)].slice(0, MOST);
   // Under `runyard dev`, pages of the project's app could read the storage.

@@ -1,29 +1,29 @@
-// Addresses within the page: `#/d/chat/threads?status=busy`. They survive any prefix that a proxy puts before the page.
+// Addresses within the page: `#/d/chat/threads?status=busy`. As fragments they are independent of a prefix that a proxy adds.
 
 import { signal } from "./dom.js";
 
 /** @typedef {{path: string, params: Record<string, string>, query: Record<string, string>}} Place */
-/** @typedef {string | (string | number)[]} Path a path as it is written, or its parts, which are encoded */
+/** @typedef {string | (string | number)[]} Path a path, or its parts, which are then encoded */
 
-/** Where the reader is. @type {import("../../vendor/signals.js").Signal<Place>} */
+/** The current address. @type {import("../../vendor/signals.js").Signal<Place>} */
 export const location_ = signal({ path: "/", params: {}, query: {} });
 
-/** Finds the route of a path; `start` says how. @type {(path: string) => Record<string, string>} */
+/** Return the parameters in a path; set by `start`. @type {(path: string) => Record<string, string>} */
 let paramsOf = () => ({});
 
-/** Begin to follow the address bar. @param {(path: string) => Record<string, string>} findParams */
+/** Follow the address bar from now on. @param {(path: string) => Record<string, string>} findParams */
 export function start(findParams) {
   paramsOf = findParams;
-  addEventListener("hashchange", look);
-  look();
+  addEventListener("hashchange", readAddress);
+  readAddress();
 }
 
-function look() {
+function readAddress() {
   const [path, query = ""] = splitOnce(decodeHash(location.hash.replace(/^#/, "")), "?");
   location_.value = { path: path || "/", params: paramsOf(path || "/"), query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** Some programs escape the whole fragment when they open a link. @param {string} hash */
+/** Decode a fragment that is escaped as a whole, as some programs do when they open a link. @param {string} hash */
 const decodeHash = (hash) => (/^%2f/i.test(hash) ? decoded(hash) : hash);
 
 /** @param {string} text @param {string} mark */
@@ -49,7 +49,7 @@ export function navigate(path, query = {}, { replace = false } = {}) {
 }
 
 /**
- * Change filters of this page; an empty value takes one away. The back button leads to the page before unless `push`.
+ * Change filters of this page; an empty value removes a filter. Replaces the entry in the history unless `push`.
  * @param {Record<string, any>} changes @param {{push?: boolean}} [options]
  */
 export function setQuery(changes, { push = false } = {}) {
@@ -61,11 +61,11 @@ export function setQuery(changes, { push = false } = {}) {
 function go(address, replace) {
   if (replace) history.replaceState(null, "", address);
   else history.pushState(null, "", address);
-  look();
+  readAddress();
 }
 
 /**
- * A test of paths: `/d/:name/threads(/:thread)` gives `{name, thread}`, or null for another path.
+ * Compile a pattern: `/d/:name/threads(/:thread)` becomes a function that returns `{name, thread}`, or null if the path does not match.
  * @param {string} pattern
  * @returns {(path: string) => Record<string, string> | null}
  */
@@ -74,9 +74,9 @@ export function matcher(pattern) {
   const source = pattern.replace(/\(([^)]*)\)/g, "(?:$1)?").replace(/:\w+/g, "([^/]+)");
   const expression = new RegExp(`^${source}/?$`);
   return (path) => {
-    const found = expression.exec(path);
-    if (!found) return null;
-    return Object.fromEntries(names.flatMap((name, at) => (found[at + 1] === undefined ? [] : [[name, decoded(found[at + 1])]])));
+    const groups = expression.exec(path);
+    if (!groups) return null;
+    return Object.fromEntries(names.flatMap((name, at) => (groups[at + 1] === undefined ? [] : [[name, decoded(groups[at + 1])]])));
   };
 }
 

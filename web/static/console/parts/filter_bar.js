@@ -1,10 +1,10 @@
-// The filters above a list: each is kept in the address, so that links and the back button keep them.
+// Filters above a list. The address contains them, so links and the back button keep them.
 
 import { html, useEffect, useRef, useState } from "../core/dom.js";
 import { setQuery } from "../core/router.js";
 
 /**
- * Filters side by side; `children` are the two below.
+ * A row of filters: `TextFilter` and `ChoiceFilter`.
  * @param {{label: string, children?: any}} props
  */
 export function FilterBar({ label, children }) {
@@ -12,7 +12,7 @@ export function FilterBar({ label, children }) {
 }
 
 /**
- * A text that counts when it is left or Enter is pressed; until then a list that is read anew leaves it alone.
+ * A text filter. It applies on Enter or when the field loses the focus; reloads of the list do not reset what is typed.
  * @param {{label: string, name: string, value?: string, placeholder?: string, error?: string | null, wide?: boolean}} props
  */
 export function TextFilter({ label, name, value = "", placeholder, error, wide }) {
@@ -34,7 +34,7 @@ export function TextFilter({ label, name, value = "", placeholder, error, wide }
 }
 
 /**
- * One of several values.
+ * A filter with a fixed set of values.
  * @param {{label: string, name: string, value?: string, options: {value: string, label: string}[]}} props
  */
 export function ChoiceFilter({ label, name, value = "", options }) {
@@ -49,11 +49,11 @@ export function ChoiceFilter({ label, name, value = "", options }) {
     </label>`;
 }
 
-/** Another filter begins at the first page. @param {string} name @param {string} value */
+/** Set a filter and go to the first page. @param {string} name @param {string} value */
 const change = (name, value) => setQuery({ [name]: value || null, offset: null });
 
 /**
- * The page of a list that is shown, and the ways to its neighbours; `total` null where nobody counted.
+ * Buttons for the previous and the next page of a list. `found` is the number of rows on this page, `total` null if it is not known.
  * @param {{offset: number, limit: number, found: number, total: number | null}} props
  */
 export function PageBar({ offset, limit, found, total }) {

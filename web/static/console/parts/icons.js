@@ -41,6 +41,9 @@ export const ICONS = /** @type {const} */ ({
   workers: "M4.5 4.5h7v7h-7zM6.5 2v2.5M9.5 2v2.5M6.5 11.5V14M9.5 11.5V14M2 6.5h2.5M2 9.5h2.5M11.5 6.5H14M11.5 9.5H14",
 });
 
+/** The mark of runyard, as in index.html. */
+export const Mark = () => html`<svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><rect width="16" height="16" rx="3" /><path d="M4 4l4 4-4 4M9 12h4" /></svg>`;
+
 /**
  * An icon beside a text. Screen readers skip it, so a control with an icon alone needs a label.
  * @param {{name: keyof typeof ICONS}} props

@@ -1,4 +1,4 @@
-// The parts that pages are made of. Each takes plain props and knows nothing of the service.
+// The parts of pages.
 
 export { Page } from "./page.js";
 export { Table, Pager, Tabs } from "./table.js";

@@ -1,13 +1,13 @@
 // The navigation beside every page: pages of the service, pages of the current deployment, the theme and the account.
 
-import { useDeploymentResource } from "../core/deployments.js";
+import { currentDeployment, useDeploymentResource } from "../core/deployments.js";
 import { html, useEffect, useId, useState } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
 import { can, isDev, key, me, signOut } from "../core/session.js";
 import { followOpenQuestions } from "../core/inbox.js";
 import { THEMES, setTheme, theme } from "../core/theme.js";
 import { Button } from "./forms.js";
-import { Icon } from "./icons.js";
+import { Icon, Mark } from "./icons.js";
 import { kindOf } from "./small.js";
 import { standingOf } from "./standing.js";
 
@@ -29,12 +29,13 @@ export function Navigation({ routes, onSearch }) {
   useEffect(() => setOpen(false), [path]);
   const id = path.startsWith("/deployments/") ? params.id : undefined;
   const { data: current } = useDeploymentResource({ name: params.name, id }, params.name || id ? { every: STATUS_EVERY_MS } : {});
+  useEffect(() => void (currentDeployment.value = current ?? null), [current]);
   const list = (/** @type {Entry["at"]} */ at) => html`<ul>${entriesOf(routes, at).map((entry) => html`<${Link} key=${entry.label} entry=${entry} path=${path} deployment=${current} />`)}</ul>`;
   return html`
     <nav class=${isOpen ? "side open" : "side"} aria-label="Main">
       <div class="side-inner">
         <div class="side-head">
-          <a class="brand" href="#/">runyard</a>
+          <a class="brand" href="#/"><${Mark} />runyard</a>
           <${SearchButton} onClick=${onSearch} />
           <button type="button" class="menu" aria-expanded=${String(isOpen)} onClick=${() => setOpen(!isOpen)}><${Icon} name=${isOpen ? "close" : "menu"} />Menu</button>
         </div>

@@ -1,18 +1,35 @@
-// The frame of a page: where it is, its title, what can be done there.
+// The head of a page: breadcrumbs, title, status and actions; below it the page's content.
 
+import { currentDeployment } from "../core/deployments.js";
 import { html } from "../core/dom.js";
+import { href, location_ } from "../core/router.js";
+
+/** @typedef {{label: string, href?: string}} Crumb */
 
 /**
- * @param {{title: any, crumbs?: {label: string, href?: string}[], actions?: any, status?: any, children?: any}} props
+ * The breadcrumbs of a page below `/d/:name` begin with its deployment.
+ * @param {{title: any, crumbs?: Crumb[], actions?: any, status?: any, children?: any}} props
  */
 export function Page({ title, crumbs = [], actions, status, children }) {
+  const shown = withDeployment(crumbs, location_.value.params.name, currentDeployment.value);
   return html`
     <header class="page-head">
-      ${crumbs.length > 0 && html`<nav class="crumbs" aria-label="Breadcrumbs"><ol>${crumbs.map(crumb)}</ol></nav>`}
+      ${shown.length > 0 && html`<nav class="crumbs" aria-label="Breadcrumbs"><ol>${shown.map(crumb)}</ol></nav>`}
       <div class="page-title"><h1>${title}</h1>${status}${actions && html`<div class="actions">${actions}</div>`}</div>
     </header>
     ${children}`;
 }
 
-/** @param {{label: string, href?: string}} props */
-const crumb = ({ label, href }) => html`<li key=${label}>${href ? html`<a href=${href}>${label}</a>` : label}</li>`;
+/**
+ * Breadcrumbs with the deployment first, as a link once its record is loaded.
+ * @param {Crumb[]} crumbs @param {string | undefined} name @param {{id: string, name: string} | null} record
+ * @returns {Crumb[]}
+ */
+export function withDeployment(crumbs, name, record) {
+  if (!name) return crumbs;
+  const rest = crumbs[0]?.label === name ? crumbs.slice(1) : crumbs;
+  return [{ label: name, href: record?.name === name ? href(["deployments", record.id]) : undefined }, ...rest];
+}
+
+/** @param {Crumb} props @param {number} at */
+const crumb = ({ label, href }, at) => html`<li key=${at}>${href ? html`<a href=${href}>${label}</a>` : label}</li>`;

@@ -1,10 +1,11 @@
 // The command palette: search and go to anything with the keyboard. Ctrl+K or Cmd+K opens it.
 
-import { html, signal, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "../core/dom.js";
+import { html, signal, useEffect, useId, useMemo, useState } from "../core/dom.js";
 import { ranked } from "../core/fuzzy.js";
 import { recent } from "../core/recent.js";
 import { useResource } from "../core/resource.js";
 import { href, location_ } from "../core/router.js";
+import { useModal } from "./dialog.js";
 import { Icon } from "./icons.js";
 import { actionItems, deploymentItems, loadById, loadDeployments, loadObjects, pageItems, searched } from "./palette_sources.js";
 
@@ -38,7 +39,7 @@ export function Palette({ routes }) {
 
 /** @param {{routes: import("../main.js").Route[]}} props */
 function OpenPalette({ routes }) {
-  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  const dialog = useModal(true);
   const id = useId();
   const [query, setQuery] = useState("");
   const [active, setActive] = useState(0);
@@ -47,14 +48,6 @@ function OpenPalette({ routes }) {
   const results = groups.flatMap(({ results }) => results);
   const at = Math.min(active, results.length - 1);
 
-  useLayoutEffect(() => {
-    const before = /** @type {HTMLElement | null} */ (document.activeElement);
-    dialog.current?.showModal();
-    return () => {
-      dialog.current?.close();
-      if (before?.isConnected) before.focus();
-    };
-  }, []);
   useEffect(() => document.getElementById(`${id}-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
 
   const close = () => void (isOpen.value = false);

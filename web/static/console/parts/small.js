@@ -1,4 +1,4 @@
-// Small things: states, times, ids, and what is shown while there is nothing.
+// Small parts: statuses, times, ids, empty states and errors.
 
 import { html, signal, useState } from "../core/dom.js";
 import { NOTHING, ago, duration, iso, short } from "../core/format.js";
@@ -22,14 +22,14 @@ export function kindOf(status) {
   return word === "error" || word === "timeout" || word === "silent" || word.endsWith("failed") ? "bad" : "";
 }
 
-/** The state of a run, thread, revision, delivery or worker. @param {{status: string | null | undefined, title?: string}} props */
+/** A status of a run, thread, revision, delivery or worker, with an icon and a colour for its kind. @param {{status: string | null | undefined, title?: string}} props */
 export function Pill({ status, title }) {
   if (!status) return html`<span class="quiet">${NOTHING}</span>`;
   const kind = kindOf(status);
   return html`<span class=${`pill ${kind}`} title=${title}>${kind && html`<${Icon} name=${ICON_OF[kind]} />`}<span>${status.toLowerCase().replaceAll("_", " ")}</span></span>`;
 }
 
-/** @param {Parameters<typeof standingOf>[0]} props */
+/** The statuses of a deployment. @param {Parameters<typeof standingOf>[0]} props */
 export const Standing = (props) => html`${standingOf(props).map(({ status, title }) => html`<${Pill} key=${title} status=${status} title=${title} /> `)}`;
 
 const now = signal(Date.now());
@@ -37,7 +37,7 @@ setInterval(() => {
   if (!document.hidden) now.value = Date.now();
 }, 10_000);
 
-/** How long ago something was; the whole time is in its title. @param {{at: string | number | null | undefined}} props */
+/** A time relative to now; the tooltip is the exact time. @param {{at: string | number | null | undefined}} props */
 export function Ago({ at }) {
   if (!at) return html`<span class="quiet">${NOTHING}</span>`;
   return html`<time datetime=${iso(at)} title=${iso(at)}>${ago(at, Math.max(now.value, Date.now()))}</time>`;
@@ -52,7 +52,7 @@ export function Id({ value, whole = false }) {
   return html`<button type="button" class="id" title=${`${value} – click to copy`} onClick=${() => copy(value)}>${whole ? value : short(value)}</button>`;
 }
 
-/** @param {{text: string, label?: string}} props */
+/** A button that copies a text. @param {{text: string, label?: string}} props */
 export function Copy({ text, label = "Copy" }) {
   const [isDone, setDone] = useState(false);
   const click = async () => {
@@ -63,8 +63,11 @@ export function Copy({ text, label = "Copy" }) {
   return html`<button type="button" class="plain copy" onClick=${click}>${isDone ? "Copied" : label}</button>`;
 }
 
-/** Put a text on the clipboard; browsers let pages do so only at safe addresses, else by a selection. @param {string} text */
-export async function copy(text, says = true) {
+/**
+ * Copy a text. The clipboard API exists only at secure addresses; elsewhere a selection is copied.
+ * @param {string} text @param {boolean} notifies whether a toast reports it
+ */
+export async function copy(text, notifies = true) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -75,7 +78,7 @@ export async function copy(text, says = true) {
     document.execCommand("copy");
     area.remove();
   }
-  if (says) notify("Copied.");
+  if (notifies) notify("Copied.");
 }
 
 /** What stands in place of an empty list: what its emptiness means, and what to do next. @param {{title: string, text?: any, action?: any, icon?: Parameters<typeof Icon>[0]["name"]}} props */
@@ -83,7 +86,7 @@ export function Empty({ title, text, action, icon }) {
   return html`<div class="empty">${icon && html`<${Icon} name=${icon} />`}<h2>${title}</h2>${text && html`<p>${text}</p>`}${action && html`<div class="actions">${action}</div>`}</div>`;
 }
 
-/** @param {{error: any, retry?: () => void}} props */
+/** An error in words, with a button to try again. @param {{error: any, retry?: () => void}} props */
 export function ErrorBox({ error, retry }) {
   if (!error) return null;
   return html`<div class="error-box" role="alert"><p>${String(error.detail ?? error.message ?? error).slice(0, 5000)}</p>

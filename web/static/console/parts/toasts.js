@@ -1,6 +1,7 @@
-// Short notes of what happened; they go by themselves, but for errors.
+// Toasts: short messages. Errors stay until they are dismissed, others disappear.
 
 import { html, signal } from "../core/dom.js";
+import { Icon } from "./icons.js";
 
 const SHOWN_MS = 5000;
 const MOST = 4;
@@ -10,7 +11,7 @@ const MOST = 4;
 const toasts = signal([]);
 let newest = 0;
 
-/** Say what happened. @param {string} text @param {"info" | "error"} kind */
+/** Show a toast. @param {string} text @param {"info" | "error"} kind */
 export function notify(text, kind = "info") {
   const toast = { id: ++newest, text: String(text).slice(0, 2000), kind };
   toasts.value = [...toasts.value, toast].slice(-MOST);
@@ -25,6 +26,6 @@ function dismiss(id) {
 export function Toasts() {
   return html`<div class="toasts" role="status" aria-live="polite">
     ${toasts.value.map(({ id, text, kind }) => html`
-      <div key=${id} class=${`toast ${kind}`}><span>${text}</span><button type="button" class="plain" aria-label="Dismiss" onClick=${() => dismiss(id)}>×</button></div>`)}
+      <div key=${id} class=${`toast ${kind}`}><${Icon} name=${kind === "error" ? "alert" : "check"} /><span>${text}</span><button type="button" class="plain" aria-label="Dismiss" onClick=${() => dismiss(id)}><${Icon} name="close" /></button></div>`)}
   </div>`;
 }
