@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.commands import command
-from cli.doctor import bus, database, machine
+from cli.doctor import bus, database, machine, sign_in
 from cli.doctor.findings import Finding, State, fails
 from cli.errors import FAILED
 from cli.output import Output, printable
@@ -47,6 +47,7 @@ def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield from guarded("PostgreSQL", database.check(settings))
     yield from guarded("Redis", bus.check(settings))
     yield from guarded("isolation", machine.user_code(settings, usable))
+    yield from guarded("sign-in", sign_in.check(settings))
     yield machine.git()
     yield machine.proxies(usable)
 

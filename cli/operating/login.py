@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
+import time
 from typing import Annotated
 from urllib.parse import urlsplit
 
+import httpx
 import typer
 from typer import Argument, Option
 
@@ -17,6 +20,8 @@ from cli.client.contexts import KEY_PREFIX, LOCAL, Context, is_service_key
 from cli.commands import command
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, printable
+
+ANSWER_SECONDS = 10.0
 
 Name = Annotated[
     str | None,
@@ -34,10 +39,15 @@ def login(
         None, help="Name of the context. Default: host and path of URL.", metavar="CONTEXT"
     ),
     api_key: str | None = Option(
-        None, help="API key; `-` reads it from stdin. Default: a prompt without echo.", metavar="KEY"
+        None,
+        help="API key; `-` reads it from stdin. Default: sign in with the browser if the service has sign-in, else a prompt.",
+        metavar="KEY",
     ),
 ) -> None:
-    """Check an API key against a service and keep both as a context, which becomes the current one.
+    """Sign in to a service, or check an API key, and keep its address and key as a context, which becomes the current one.
+
+    With sign-in, the command prints an address and a code. Open the address in any browser, sign in and confirm the
+    code. The command then gets an API key with your role, which expires.
 
     Other commands then use this service and its key. `--url` and `--api-key`, RUNYARD_URL and RUNYARD_API_KEY take
     precedence. The key is kept in a file that only its owner can read, and is sent to this address only.
@@ -49,7 +59,8 @@ def login(
             f"{name!r} cannot be the name of a context: use letters, digits, `.`, `_`, `:` and `-`; `{LOCAL}` is taken."
             " --name gives another."
         )
-    context = Context(name, address, _read_key(api_key))
+    key = _sign_in(address) if api_key is None and _has_sign_in(address) else _read_key(api_key)
+    context = Context(name, address, key)
     source = "this login" if api_key is None else "--api-key"
     with Client(address, ApiKey(context.key, source, "Log in with a key of that service.")) as client:
         me = client.get("/v2/me")
@@ -96,6 +107,40 @@ def _checked_url(text: str) -> str:
     if parts.scheme == "http" and parts.hostname not in THIS_MACHINE:
         typer.echo("Warning: with http:// the API key travels unencrypted.", err=True)
     return contexts.normalized(text)
+
+
+def _has_sign_in(address: str) -> bool:
+    """Return whether people can sign in to the service. False for a service that does not answer, or an older one."""
+    try:
+        answer = httpx.get(f"{address}/v2/sign-in", timeout=ANSWER_SECONDS)
+        found = answer.json() if answer.status_code == httpx.codes.OK else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("is_configured") is True
+
+
+def _sign_in(address: str) -> str:
+    """Wait until a person confirms the code in a browser, and return the new key. Raises CommandFailed."""
+    with Client(address, "") as client:
+        login = client.send("POST", "/v2/sign-in/device", {"device": socket.gethostname()[:100] or "?"})
+        url, code = printable(str(login["verification_url_complete"])), printable(str(login["user_code"]))
+        typer.echo(f"Open {url}\nand confirm the code {code}. Waiting…", err=True)
+        interval, ends_at = float(login["interval_seconds"]), time.monotonic() + login["expires_in_seconds"]
+        while time.monotonic() < ends_at:
+            time.sleep(interval)
+            polled = client.send("POST", "/v2/sign-in/device/token", {"device_code": login["device_code"]})
+            match polled["status"]:
+                case "completed" if is_service_key(str(polled["key"])):
+                    return str(polled["key"])
+                case "pending" | "slow_down":
+                    interval = float(polled["interval_seconds"])
+                case "denied":
+                    raise CommandFailed("The sign-in was refused in the browser. Nothing was kept.")
+                case _:
+                    break
+    raise CommandFailed(
+        "The code was not confirmed in time. Nothing was kept. Run the command again for a new code."
+    )
 
 
 def _read_key(text: str | None) -> str:

@@ -101,6 +101,14 @@ def discover(issuer: str) -> Provider:
     return provider
 
 
+def probe(issuer: str) -> Provider:
+    """Fetch the metadata and the keys of a provider anew. Raises OutsideFailed if they cannot be used."""
+    forget()
+    provider = discover(issuer)
+    _fetch_keys(provider)
+    return provider
+
+
 def _provider(issuer: str, document: Mapping[str, Any]) -> Provider:
     if document.get("issuer") != issuer:
         raise OutsideFailed(f"The metadata of the provider names another issuer than {issuer}")
@@ -257,6 +265,8 @@ def _fetch_keys(provider: Provider) -> _Keys:
         keys = KeySet.import_key_set({"keys": usable})
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise OutsideFailed("The keys of the provider cannot be read") from error
+    if not usable:
+        raise OutsideFailed("The provider publishes no key that signs ID tokens")
     fetched = _keys[provider.keys_url] = _Keys(keys, time.monotonic())
     return fetched
 

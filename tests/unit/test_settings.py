@@ -155,3 +155,59 @@ def test_prices_that_are_none_stop_the_start(raw: str) -> None:
 def test_a_number_of_processes_that_is_none_stops_the_start(raw: str) -> None:
     with pytest.raises(BadSetting, match="RUNYARD_PROCESSES"):
         Settings.from_env({"RUNYARD_PROCESSES": raw})
+
+
+SIGN_IN = {
+    "RUNYARD_URL": "https://agents.example",
+    "RUNYARD_OIDC_ISSUER": "https://login.example/realms/acme",
+    "RUNYARD_OIDC_CLIENT_ID": "runyard",
+    "RUNYARD_OIDC_ROLES": "staff=run, cn=admins=admin,",
+}
+
+
+def test_sign_in_is_configured_by_variables_and_its_secret_is_hidden(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2\n")
+    settings = Settings.from_env({**SIGN_IN, "RUNYARD_OIDC_CLIENT_SECRET_FILE": str(secret)})
+    assert settings.oidc_client_secret == "hunter2"
+    assert "hunter2" not in repr(settings)
+    assert settings.oidc_roles == (("staff", "run"), ("cn=admins", "admin"))
+    assert settings.origin == "https://agents.example"
+    for url, origin in (
+        ("http://127.0.0.1:8123/", "http://127.0.0.1:8123"),
+        ("http://[::1]:8123", "http://[::1]:8123"),
+        ("https://Agents.Example:443/prefix", "https://agents.example"),
+        ("https://agents.example:8443", "https://agents.example:8443"),
+    ):
+        assert Settings.from_env({**SIGN_IN, "RUNYARD_URL": url}).origin == origin
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"RUNYARD_OIDC_ISSUER": "login.example"}, "RUNYARD_OIDC_ISSUER must be a URL"),
+        ({"RUNYARD_OIDC_ISSUER": "https://x/?a=1"}, "RUNYARD_OIDC_ISSUER must be a URL"),
+        ({"RUNYARD_OIDC_CLIENT_ID": ""}, "RUNYARD_OIDC_ISSUER needs RUNYARD_OIDC_CLIENT_ID"),
+        ({"RUNYARD_OIDC_ROLES": ""}, "needs RUNYARD_OIDC_ROLES or RUNYARD_OIDC_DEFAULT_ROLE"),
+        ({"RUNYARD_OIDC_ROLES": "staff=boss"}, "RUNYARD_OIDC_ROLES must be like"),
+        ({"RUNYARD_OIDC_ROLES": "staff"}, "RUNYARD_OIDC_ROLES must be like"),
+        ({"RUNYARD_OIDC_ROLES": "a=run,a=admin"}, "RUNYARD_OIDC_ROLES has two roles for 'a'"),
+        ({"RUNYARD_OIDC_DEFAULT_ROLE": "boss"}, "RUNYARD_OIDC_DEFAULT_ROLE must be one of"),
+        ({"RUNYARD_OIDC_SCOPES": "profile"}, "RUNYARD_OIDC_SCOPES must contain openid"),
+        ({"RUNYARD_OIDC_KEY_DAYS": "0"}, "RUNYARD_OIDC_KEY_DAYS must be between"),
+        ({"RUNYARD_SESSION_SECONDS": "5"}, "RUNYARD_SESSION_SECONDS must be between"),
+        ({"RUNYARD_SESSION_IDLE_SECONDS": "0"}, "RUNYARD_SESSION_IDLE_SECONDS must be between"),
+        ({"RUNYARD_OIDC_ISSUER": ""}, "RUNYARD_OIDC_CLIENT_ID has no effect without RUNYARD_OIDC_ISSUER"),
+        (
+            {"RUNYARD_URL": "http://agents.example"},
+            "RUNYARD_OIDC_ISSUER needs a RUNYARD_URL that begins with https://",
+        ),
+        ({"RUNYARD_DEV_DEPLOYMENT": "chat"}, "RUNYARD_OIDC_ISSUER cannot be used with `runyard dev`"),
+        ({"RUNYARD_APP_DOMAIN": "example"}, "needs a RUNYARD_URL outside RUNYARD_APP_DOMAIN"),
+    ],
+)
+def test_sign_in_that_cannot_be_used_or_would_not_be_safe_stops_the_start(
+    change: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BadSetting, match=re.escape(message)):
+        Settings.from_env({**SIGN_IN, **change})

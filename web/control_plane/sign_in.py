@@ -283,9 +283,12 @@ def _session_record(session: sessions.Session, token: str) -> dict[str, Any]:
 )
 def sign_out() -> Response:
     """End the browser's session and delete its cookie. `logout_url`, if set, ends the session at the provider as well."""
+    # Also without a cookie: browsers send none with the form of another site's page, but obey a response that deletes it.
+    if not session_cookie.is_from_console(settings()):
+        raise Forbidden("Only the console may end the session")
     token = credentials().session_token
     if token is None and session_cookie.session_tokens(settings()):
-        raise Forbidden("Only the console may end the session")
+        raise Forbidden("The CSRF token is not that of the session")
     id_token = None if token is None else sessions.end(token)
     url = None
     if id_token is not None:

@@ -120,3 +120,35 @@ CREATE INDEX ix_device_login_address ON device_login (address);
 CREATE INDEX ix_device_login_expires_at ON device_login (expires_at);
 CREATE INDEX ix_device_login_organization_id ON device_login (organization_id);
 CREATE UNIQUE INDEX uq_device_login_user_code_hash ON device_login (user_code_hash);
+-- The questions of threads that were interrupted before the upgrade. Later ones come from the trigger. A thread whose documents
+-- PostgreSQL cannot read is left out.
+DO $$
+DECLARE
+    t record;
+BEGIN
+    FOR t IN SELECT h.*, r.run_id, r.assistant_id, r.status AS run_status, r.ended_at, r.key_id
+        FROM thread h JOIN LATERAL (
+            SELECT * FROM run r WHERE r.deployment_id = h.deployment_id AND r.thread_id = h.thread_id AND r.attempt > 0
+            ORDER BY r.created_seq DESC LIMIT 1) r ON true
+        WHERE h.status = 'interrupted' AND h.deployment_id IN (SELECT id FROM deployment WHERE deleted_at IS NULL)
+    LOOP
+        BEGIN
+            INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id,
+                assistant_id, asked_by, asked_at)
+            SELECT DISTINCT ON (i.value ->> 'id') gen_random_uuid(), t.deployment_id, t.thread_id, i.value ->> 'id',
+                'interrupt', i.value -> 'value', left(coalesce(t.metadata ->> 'title', ''), 120), t.run_id, t.assistant_id,
+                nullif(t.key_id, ''), t.state_updated_at
+            FROM json_each(readable(t.interrupts)) task CROSS JOIN LATERAL json_array_elements(task.value) i
+            WHERE i.value ->> 'id' IS NOT NULL;
+            IF NOT FOUND AND t.run_status = 'success' AND t.ended_at = t.state_updated_at THEN
+                INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id,
+                    assistant_id, asked_by, asked_at)
+                VALUES (gen_random_uuid(), t.deployment_id, t.thread_id, 'breakpoint', 'breakpoint',
+                    readable(t.state) -> 'next', left(coalesce(t.metadata ->> 'title', ''), 120), t.run_id, t.assistant_id,
+                    nullif(t.key_id, ''), t.state_updated_at);
+            END IF;
+        EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
+            NULL;
+        END;
+    END LOOP;
+END $$;

@@ -161,7 +161,7 @@ def test_a_login_that_fails_keeps_nothing(prod: ControlPlane) -> None:
     ):
         ran = call("login", *words, input=typed)
         assert (ran.exit_code, says in ran.stderr) == (code, True), f"{words}: {ran.output}"
-    assert prod.asked == []
+    assert prod.asked == ["GET /v2/sign-in"]  # of the login without a key
     prod.answers["GET /v2/me"] = [(401, {"detail": "Unknown API key"})]
     ran = call("login", prod.url, "--api-key", "-", input=KEY)
     assert ran.exit_code == 1
@@ -349,3 +349,53 @@ def test_the_script_of_a_named_shell_is_printed_or_installed(tmp_path: Path) -> 
         installed = invoke("completion", shell, "--install", env={"HOME": str(tmp_path)})
         assert f"Installed {tmp_path / path}." in installed.stdout
         assert (tmp_path / path).read_text().strip() == ran.stdout.strip()
+
+
+SIGN_IN, DEVICE, TOKEN = "GET /v2/sign-in", "POST /v2/sign-in/device", "POST /v2/sign-in/device/token"
+PENDING = {"status": "pending", "interval_seconds": 0, "key": None}
+
+
+@pytest.fixture
+def signing(prod: ControlPlane) -> ControlPlane:
+    """A service with sign-in."""
+    login = {
+        "device_code": "secret-device-code",
+        "user_code": "BCDF-GHJK",
+        "verification_url": f"{prod.url}/#/device",
+        "verification_url_complete": f"{prod.url}/#/device?code=BCDF-GHJK",
+        "interval_seconds": 0,
+        "expires_in_seconds": 600,
+    }
+    prod.answers |= {SIGN_IN: [(200, {"is_configured": True})], DEVICE: [(200, login)]}
+    return prod
+
+
+def test_a_login_by_the_browser_keeps_the_key_that_a_person_confirms(signing: ControlPlane) -> None:
+    slow = {**PENDING, "status": "slow_down"}
+    done = {"status": "completed", "interval_seconds": 0, "key": KEY}
+    signing.answers[TOKEN] = [(200, PENDING), (200, slow), (200, done)]
+    ran = call("login", signing.url, "--name", "prod")
+    assert ran.exit_code == 0, ran.output
+    assert f"Open {signing.url}/#/device?code=BCDF-GHJK" in ran.stderr
+    assert "confirm the code BCDF-GHJK" in ran.stderr
+    assert "with the role deploy in the organization default. prod is the current context." in ran.stdout
+    assert signing.body(TOKEN) == {"device_code": "secret-device-code"}
+    assert signing.body(DEVICE)["device"]
+    assert json.loads(file().read_text())["contexts"]["prod"]["key"] == KEY
+    assert KEY not in ran.output
+    assert "secret-device-code" not in ran.output
+
+
+def test_a_login_by_the_browser_that_is_refused_or_expires_keeps_nothing(signing: ControlPlane) -> None:
+    for status, says in (("denied", "was refused in the browser"), ("expired", "was not confirmed in time")):
+        signing.answers[TOKEN] = [(200, PENDING), (200, {**PENDING, "status": status})]
+        ran = call("login", signing.url)
+        assert (ran.exit_code, says in ran.stderr) == (1, True), ran.output
+    signing.answers[TOKEN] = [(200, {**PENDING, "status": "completed", "key": "lsv2_not_ours"})]
+    assert call("login", signing.url).exit_code == 1
+    assert not file().exists()
+
+
+def test_a_key_on_the_command_line_needs_no_browser(signing: ControlPlane) -> None:
+    log_in(signing, "prod", KEY)
+    assert DEVICE not in signing.asked

@@ -19,7 +19,7 @@ from cli.doctor.bus import Bus
 from cli.doctor.database import Database
 from cli.doctor.database import check as check_database
 from cli.doctor.findings import Finding, State
-from shared.infra import encryption, postgres
+from shared.infra import egress, encryption, postgres
 from shared.infra.database_version import needed
 from shared.infra.postgres import connection
 from shared.models import SECRET
@@ -27,6 +27,7 @@ from shared.settings import MIB, Settings
 from tests.support import factories
 from tests.support.commands import invoke
 from tests.support.databases import fresh
+from tests.support.oauth_server import oauth_server
 
 PASSWORD = "hunter@2/un#guessable"
 LEVEL_0 = {
@@ -429,3 +430,25 @@ def test_a_read_replica_that_is_none_is_a_warning(database: str) -> None:
 
     found = named(check_database(Settings(database_url=database, database_pooler="transaction")))
     assert "PgBouncer" in found["max_connections"].found
+
+
+def test_the_provider_that_people_sign_in_with_is_asked(doctor: Doctor) -> None:
+    with oauth_server() as provider:
+        variables = {
+            "RUNYARD_OIDC_ISSUER": provider.url,
+            "RUNYARD_OIDC_CLIENT_ID": "runyard",
+            "RUNYARD_OIDC_DEFAULT_ROLE": "read",
+            "RUNYARD_ALLOW_HTTP": "true",
+        }
+        refused = doctor(variables)["sign-in"]
+        assert refused.state is State.FAILS
+        assert "RUNYARD_ALLOWED_ADDRESSES" in str(refused.advice)
+        variables["RUNYARD_ALLOWED_ADDRESSES"] = "127.0.0.1"
+        good = doctor(variables)["sign-in"]
+        assert (good.state, good.found) == (State.OK, f"{provider.url} answers and signs with RS256, ES256")
+        provider.keys = []
+        assert "publishes no key" in doctor(variables)["sign-in"].found
+        provider.metadata = {"issuer": "https://evil.example"}
+        assert "names another issuer" in doctor(variables)["sign-in"].found
+    assert "sign-in" not in doctor({})
+    egress.configure()

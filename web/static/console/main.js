@@ -31,6 +31,7 @@ const ROUTES = [
   { path: "/d/:name/threads/:thread", load: () => import("./pages/thread.js") },
   { path: "/d/:name/webhooks", load: () => import("./pages/webhooks.js"), nav: { label: "Webhooks", at: "deployment", icon: "webhooks", path: "/d/:name/webhooks" } },
   { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", icon: "deployment", path: "/deployments/:id" } },
+  { path: "/device", load: () => import("./pages/device.js") },
   { path: "/inbox", load: () => import("./pages/inbox.js"), nav: { label: "Inbox", at: "service", icon: "inbox", path: "/inbox", count: openQuestions } },
   { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "administration", icon: "key", path: "/keys", role: "admin" } },
   { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "administration", icon: "organizations", path: "/organizations" } },

@@ -1,6 +1,6 @@
 // Calls of the public API: `control` at the service's root, `deployment(name)` at a deployment's address.
 
-import { can, credentials, signOut, key } from "./session.js";
+import { can, cookies, credentials, isSignedIn, refused } from "./session.js";
 import { events } from "./sse.js";
 
 const ROOT = new URL("../../../../../", import.meta.url);
@@ -12,7 +12,7 @@ const LONGEST_PAUSE_SECONDS = 20;
 /** @typedef {{query?: Query, body?: any, signal?: AbortSignal, headers?: Record<string, string>}} CallOptions */
 /** @typedef {{method?: string, query?: Query, body?: any, lastEventId?: string, signal?: AbortSignal}} StreamOptions */
 
-/** What the service said against a call. Status 0: it was not reached. */
+/** A refused call. Status 0: the service was not reached. */
 export class ApiError extends Error {
   /** @param {number} status @param {string} detail @param {BadField[]} fields */
   constructor(status, detail, fields = []) {
@@ -23,11 +23,11 @@ export class ApiError extends Error {
   }
 }
 
-/** Whether a call was given up by whoever made it. @param {any} error */
+/** Whether the component that sent a call has aborted it. @param {any} error */
 export const isAborted = (error) => error?.name === "AbortError";
 
 /**
- * Call the control plane: `control("GET", "/v2/deployments", {query: {limit: 20}})`; null for an answer without a body.
+ * Call the control plane: `control("GET", "/v2/deployments", {query: {limit: 20}})`. Returns null for a response without a body.
  * @param {string} method @param {string} path @param {CallOptions} options
  * @returns {Promise<any>}
  */
@@ -35,18 +35,18 @@ export async function control(method, path, options = {}) {
   try {
     return await bodyOf(await send(method, calledAt(path, options.query), options));
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401 && key()) signOut(error.detail);
+    if (error instanceof ApiError && error.status === 401 && isSignedIn()) await refused(error.detail);
     throw error;
   }
 }
 
-/** Events of the control plane. @param {string} path @param {StreamOptions} options */
+/** Stream events of the control plane. @param {string} path @param {StreamOptions} options */
 export async function* controlStream(path, options = {}) {
   yield* eventsOf(calledAt(path, options.query), options, {});
 }
 
 /**
- * A deployment's own interface, called as its developer where the project has an `auth` of its own.
+ * The API of a deployment. If the project has its own `auth`, calls are those of a developer.
  * @param {string} name
  */
 export function deployment(name) {
@@ -54,11 +54,11 @@ export function deployment(name) {
   /** @param {string} path @param {Query} [query] */
   const url = (path, query) => calledAt(`/d/${encodeURIComponent(name)}${known.get(name) ?? ""}${path}`, query);
   return {
-    /** The address of a path; whole once the deployment has been called. */
+    /** The address of a path. It lacks the deployment's mount prefix before the first call. */
     url,
     /** @param {string} method @param {string} path @param {CallOptions} options @returns {Promise<any>} */
     call: async (method, path, options = {}) => bodyOf(await respond(method, path, options)),
-    /** The same with the whole answer, for those who read its headers. */
+    /** Call and return the whole response, with its headers. */
     respond,
     /** @param {string} path @param {StreamOptions} options @returns {AsyncGenerator<import("./sse.js").StreamEvent>} */
     stream: async function* (path, options = {}) {
@@ -82,14 +82,14 @@ export function deployment(name) {
   }
 }
 
-/** A key that the service takes and a deployment does not: its own `auth` decides there. @param {any} error */
+/** Explain a 401 of a deployment whose own `auth` refuses a caller that the service accepts. @param {any} error */
 async function explained(error) {
-  if (!(error instanceof ApiError) || error.status !== 401 || !key()) return error;
-  await control("GET", "/v2/me"); // a key that has ended meanwhile is told so
+  if (!(error instanceof ApiError) || error.status !== 401 || !isSignedIn()) return error;
+  await control("GET", "/v2/me"); // signs out if the key or session itself has ended
   const why = can("run")
-    ? "This deployment's own auth decides who calls it, and lets no key of the service in."
-    : "This deployment's own auth decides who calls it: of the service's keys it takes those with the role run or more.";
-  return new ApiError(error.status, `${why} It said: ${error.detail}`, error.fields);
+    ? "This deployment's own auth decides who may call it, and accepts no callers of the service."
+    : "This deployment's own auth decides who may call it. Of the service's callers, it accepts those with the role run or higher.";
+  return new ApiError(error.status, `${why} Its answer: ${error.detail}`, error.fields);
 }
 
 /** @type {Map<string, Promise<string>>} */
@@ -120,7 +120,7 @@ function mountIn(record, name) {
 }
 
 /**
- * Pages of a list, one after the other: `for await (const rows of pages((page) => control("GET", path, {query: page})))`.
+ * Yield the pages of a list in order: `for await (const rows of pages((page) => control("GET", path, {query: page})))`.
  * @template T
  * @param {(page: {limit: number, offset: number}) => Promise<T[] | {resources: T[]}>} fetchPage
  * @returns {AsyncGenerator<T[]>}
@@ -137,7 +137,7 @@ export async function* pages(fetchPage, { limit = 100 } = {}) {
 const STEP = /(^|[/\\])(\.|%2e){1,2}([/\\?#]|$)/i;
 
 /**
- * Where a call goes: an id out of a link may be anything, and must not step from the path that it stands in to another.
+ * Return the address of a call. Ids come from links, so a path with a step to another folder is refused.
  * @param {string} path @param {Query} [query]
  */
 function calledAt(path, query) {
@@ -162,7 +162,7 @@ async function send(method, url, { body, signal, headers }) {
     if (answer.ok) return answer;
     const pause = Number(answer.headers.get("retry-after"));
     const isBusy = answer.status === 429 || answer.status === 503;
-    if (method !== "GET" || !isBusy || !pause || pause > LONGEST_PAUSE_SECONDS || attempt === TRIES) throw await refused(answer);
+    if (method !== "GET" || !isBusy || !pause || pause > LONGEST_PAUSE_SECONDS || attempt === TRIES) throw await errorOf(answer);
     await sleep(pause * 1000, signal);
   }
 }
@@ -175,8 +175,8 @@ function headersOf(body, more) {
 /** @param {string} url @param {RequestInit} options */
 async function reach(url, options) {
   try {
-    // A redirect by a project's app would have the browser send the call and its key to another route.
-    return await fetch(url, { ...options, cache: "no-store", credentials: "omit", redirect: "error" });
+    // A project's app could redirect the call, with its key or CSRF token, to another route of the service.
+    return await fetch(url, { ...options, cache: "no-store", credentials: cookies(), redirect: "error" });
   } catch (error) {
     if (isAborted(error)) throw error;
     throw new ApiError(0, "Cannot reach the service.");
@@ -198,7 +198,7 @@ async function bodyOf(answer) {
 }
 
 /** @param {Response} answer */
-async function refused(answer) {
+async function errorOf(answer) {
   const { detail } = await answer.json().catch(() => ({}));
   if (Array.isArray(detail)) return new ApiError(answer.status, detail.map(sentenceOf).join("; "), detail);
   return new ApiError(answer.status, typeof detail === "string" ? detail : `The service answered ${answer.status}.`);

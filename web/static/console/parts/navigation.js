@@ -3,7 +3,7 @@
 import { currentDeployment, useDeploymentResource } from "../core/deployments.js";
 import { html, useEffect, useId, useState } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
-import { can, isDev, key, me, signOut } from "../core/session.js";
+import { can, isDev, isSignedIn, leave, me, signOut } from "../core/session.js";
 import { followOpenQuestions } from "../core/inbox.js";
 import { THEMES, setTheme, theme } from "../core/theme.js";
 import { Button } from "./forms.js";
@@ -106,9 +106,9 @@ function Account() {
   const caller = me.value;
   if (!caller) return null;
   return html`
-    <p class="account" title=${`runyard ${caller.version}`}><b>${caller.organization.name}</b><br /><span class="quiet">${caller.key ? `${caller.key.name || caller.key.id}, ` : ""}${caller.role}</span></p>
+    <p class="account" title=${`runyard ${caller.version}`}><b>${caller.organization.name}</b><br /><span class="quiet">${caller.user ? `${caller.user.name}, ` : caller.key ? `${caller.key.name || caller.key.id}, ` : ""}${caller.role}</span></p>
     <div class="account-actions">
       ${GUIDE && html`<a href=${GUIDE} target="_blank" rel="noopener">Docs</a>`}
-      ${key() ? html`<${Button} kind="plain" onClick=${() => signOut()}>Sign out<//>` : isDev && html`<${Button} kind="plain" title="Needed to deploy and to change variables or limits" onClick=${() => signOut()}>Use a key<//>`}
+      ${isSignedIn() ? html`<${Button} kind="plain" onClick=${leave}>Sign out<//>` : isDev && html`<${Button} kind="plain" title="Needed to deploy and to change variables or limits" onClick=${() => signOut()}>Use a key<//>`}
     </div>`;
 }
