@@ -3,7 +3,7 @@
 import { control, deployment } from "../core/api.js";
 import { ago, short, text } from "../core/format.js";
 import { href, navigate } from "../core/router.js";
-import { can, key, signOut } from "../core/session.js";
+import { can, isSignedIn, leave } from "../core/session.js";
 import { THEMES, setTheme } from "../core/theme.js";
 import { addressOfEntry, entriesOf } from "./navigation.js";
 import { copy } from "./small.js";
@@ -51,7 +51,7 @@ export function actionItems() {
     ...(can("admin") ? [{ group: "Actions", label: "New API key", icon: "plus", keywords: ["create"], act: () => navigate("/keys", { new: "1" }) }] : []),
     ...THEMES.map(({ value, label, icon }) => ({ group: "Actions", label: `Theme: ${label}`, icon, keywords: ["colours appearance mode"], act: () => setTheme(value) })),
     { group: "Actions", label: "Copy the link to this page", icon: "copy", keywords: ["address url share"], act: () => void copy(location.href) },
-    ...(key() ? [{ group: "Actions", label: "Sign out", icon: "signout", keywords: ["log out leave"], act: () => signOut() }] : []),
+    ...(isSignedIn() ? [{ group: "Actions", label: "Sign out", icon: "signout", keywords: ["log out leave"], act: leave }] : []),
   ];
 }
 
