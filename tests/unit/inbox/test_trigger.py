@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,6 +11,7 @@ from sqlalchemy import text
 import tests.support.factories as make
 from shared import thread_copies
 from shared.deployments.deployments import DeploymentRef
+from shared.infra import database_version
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import cancel
@@ -20,7 +20,8 @@ from shared.threads import records, state
 from tests.support import owning
 from tests.support.creating import insert_run
 
-migration = import_module("shared.migrations.versions.0101_questions")
+TABLES = (database_version.VERSIONS / "0101_inbox_and_sign_in.sql").read_text()
+FILL = TABLES[TABLES.index("DO $$") :]
 ONE = {"task": [{"id": "q", "value": {"question": "May I?"}}]}
 TWO = {"task": [{"id": "q", "value": 1}], "other": [{"id": "r", "value": 2}]}
 
@@ -325,7 +326,7 @@ def test_the_migration_fills_in_the_questions_of_interrupted_threads(graph: Grap
     updated(plain, ["work"])
     with connection() as conn:
         conn.execute(text("DELETE FROM question"))
-        conn.exec_driver_sql(migration.FILL)
+        conn.exec_driver_sql(FILL)
     assert graph.open == ["q", "r"]
     assert other.open == ["breakpoint"]
     assert plain.open == []

@@ -40,7 +40,7 @@ ROWS = {
 @pytest.mark.parametrize("name", CONSOLE)
 def test_the_console_reads_only_fields_of_a_record(name: str) -> None:
     texts = [path.read_text() for path in (PROJECT / "web/static/console").rglob("*.js")]
-    read = {field for text in texts for field in re.findall(rf"(?<![\w./-]){name}\.(\w+)\b(?!\()", text)}
+    read = {field for text in texts for field in re.findall(rf"(?<![\w./\"'-]){name}\.(\w+)\b(?!\()", text)}
     assert read
     assert read - fields(CONSOLE[name]) - PLAYGROUND == set()
 
