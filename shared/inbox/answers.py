@@ -125,6 +125,6 @@ def cancel(
         newest = state.newest(conn, deployment.id, thread_id)
         state.require_quiet(conn, deployment.id, thread_id)
     step = {"values": None, "as_node": thread_updates.END}
-    thread_updates.apply(deployment, thread_id, newest, [[step]], user=user)
+    thread_updates.apply(deployment, thread_id, newest, [[step]], user=user, question_id=question_id)
     with connection() as conn:
         _MARK.count(conn, question_id=question_id, by=by, key_id=key_id, address=address)

@@ -186,8 +186,13 @@ def missing() -> NotFound:
     return NotFound("Question not found")
 
 
-def deployments_of(conn: Connection, organization_id: UUID, name: str | None = None) -> list[Row]:
-    """Return `id` and `has_user_code` of the organization's deployments, or of the one with this name."""
+def deployments_with_questions(
+    conn: Connection, organization_id: UUID, name: str | None = None
+) -> Sequence[Row]:
+    """Return `id` and `has_user_code` of the organization's deployments with open or ended questions.
+
+    `name`: only the deployment with this name.
+    """
     return _DEPLOYMENTS.rows(conn, organization_id=organization_id, name=name)
 
 
@@ -201,12 +206,12 @@ def get(conn: Connection, question_id: UUID, *, organization_id: UUID | None = N
 
 def search(
     conn: Connection, scope: Scope, criteria: Criteria, *, limit: int, offset: int
-) -> tuple[list[Row], int]:
+) -> tuple[Sequence[Row], int]:
     """Return a page of questions, and the total number, which is counted up to MOST_COUNTED beyond the page."""
     (where, values), (seen, bound) = criteria.conditions(), scope.conditions()
     condition, values = " AND ".join([*where, *seen]), {**values, **bound}
     values["deployment_ids"] = uuids(scope.deployment_ids)
-    rows: list[Row] = []
+    rows: Sequence[Row] = ()
     if limit:
         find = statement("inbox.search", condition=condition, order=criteria.order, **_PARTS)
         rows = find.rows(conn, **values, last=offset + limit, limit=limit, offset=offset)

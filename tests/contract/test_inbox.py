@@ -61,6 +61,16 @@ def listed(inbox: ControlPlane, **query: Any) -> list[Any]:
     return page["resources"]
 
 
+def total(inbox: ControlPlane, **query: Any) -> int:
+    page: Any = inbox.get("/v2/inbox", **query).json
+    return page["total"]
+
+
+def searched(user: Api, **body: Any) -> list[Any]:
+    page: Any = user.post("/inbox/search", body).json
+    return page["resources"]
+
+
 def answer(inbox: ControlPlane, question: Any, value: Any = "yes") -> Any:
     return inbox.post(f"/v2/inbox/{question['id']}/answer", {"answer": value})
 
@@ -124,7 +134,8 @@ def test_a_breakpoint_takes_null_and_nothing_else(api: Api, inbox: ControlPlane)
     refused = answer(inbox, question, "go")
     assert (refused.status_code, refused.json["detail"][0]["loc"]) == (422, ["body", "answer"])
     run_id = answer(inbox, question, None).json["run_id"]
-    kwargs = api.get(f"/threads/{run['thread_id']}/runs/{run_id}").json["kwargs"]
+    continued: Any = api.get(f"/threads/{run['thread_id']}/runs/{run_id}").json
+    kwargs = continued["kwargs"]
     assert kwargs["command"] is None
     assert [row["status"] for row in listed(inbox, status="all")] == ["answered"]
 
@@ -135,7 +146,8 @@ def test_of_several_answers_at_once_one_wins(api: Api, inbox: ControlPlane) -> N
     answers = at_once(4, lambda n: answer(inbox, question, n))
     assert sorted(response.status_code for response in answers) == [200, 409, 409, 409]
     assert all("was answered by" in r.json["detail"] for r in answers if r.status_code == 409)
-    assert len(api.get(f"/threads/{run['thread_id']}/runs").json) == 2
+    runs: Any = api.get(f"/threads/{run['thread_id']}/runs").json
+    assert len(runs) == 2
 
 
 def test_the_other_question_of_a_thread_is_answered_while_the_first_answer_runs(
@@ -230,7 +242,7 @@ def test_the_filters_of_the_list(api: Api, inbox: ControlPlane) -> None:
     assert listed(inbox, assistant_id=str(uuid4())) == []
     assert [q["id"] for q in listed(inbox, status="all")] == [two["id"], one["id"]]
     assert inbox.get("/v2/inbox", limit=0).json == {"resources": [], "offset": 0, "total": 2}
-    assert inbox.get("/v2/inbox", limit=1, offset=1).json["total"] == 2
+    assert total(inbox, limit=1, offset=1) == 2
     for query in ({"metadata": "{"}, {"metadata": "[]"}, {"status": "none"}, {"metadata": '{"a":"\\u0000"}'}):
         assert inbox.get("/v2/inbox", **query).status_code == 422, query
 
@@ -275,7 +287,7 @@ def test_users_see_and_answer_what_their_handlers_let_them(users: Users, played:
     (question,) = found["resources"]
     assert (found["total"], question["asked_by"], question["run_id"]) == (1, "ann", run["run_id"])
 
-    assert users.bob.post("/inbox/search", {"status": "all"}).json["resources"] == []
+    assert searched(users.bob, status="all") == []
     refused = users.bob.post(f"/inbox/{question['id']}/answer", {"answer": 1})
     assert (refused.status_code, refused.json) == (404, {"detail": "Question not found"})
     missing = users.ann.post(f"/inbox/{uuid4()}/answer", {"answer": 1})
@@ -312,9 +324,9 @@ def test_disable_studio_auth_hides_a_deployment(users: Users) -> None:
     inbox = ControlPlane(users.owner.client)
     user_code.protect(users.deployment, disable_studio_auth=True)
     ask(users.ann)
-    (question,) = users.ann.post("/inbox/search", {}).json["resources"]
+    (question,) = searched(users.ann)
     assert listed(inbox, status="all") == []
-    assert inbox.get("/v2/inbox", limit=0).json["total"] == 0
+    assert total(inbox, limit=0) == 0
     assert inbox.get(f"/v2/inbox/{question['id']}").status_code == 404
     assert answer(inbox, question).status_code == 404
-    assert users.ann.post("/inbox/search", {}).json["total"] == 1
+    assert searched(users.ann) == [question]

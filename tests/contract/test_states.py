@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -364,10 +365,10 @@ def answer_of(thread_id: str, checkpoint_id: str, parent: str | None, *, next: l
 
 
 def test_an_update_is_stored_with_the_threads_state_unless_another_came_before(api: Api, stored: str) -> None:
-    def update(answer: dict[str, Any]) -> None:
+    def update(answer: dict[str, Any], **more: Any) -> None:
         with connection() as conn:
             key = (api.deployment.id, UUID(stored), UUID(int=1))
-            store_update(conn, *key, answer, b'{"a":5}', [b"x"], from_newest=True)
+            store_update(conn, *key, answer, b'{"a":5}', [b"x"], from_newest=True, **more)
 
     for id, parent, next, status in (("d", "c", [], "idle"), ("e", "d", ["two"], "interrupted")):
         update(answer_of(stored, id, parent, next=next))
@@ -375,6 +376,9 @@ def test_an_update_is_stored_with_the_threads_state_unless_another_came_before(a
         assert (record["values"], record["status"]) == ({"a": 5}, status)
         assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == id
 
+    closed = str(make.question(api.deployment, UUID(stored), closed_at=datetime.now(UTC)))
+    with pytest.raises(Conflict, match="not open any more"):
+        update(answer_of(stored, "f", "e", next=[]), question_id=closed)
     with pytest.raises(StaleUpdate):
         update(answer_of(stored, "f", "b", next=[]))
     assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "e"

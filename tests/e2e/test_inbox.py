@@ -33,8 +33,10 @@ def test_a_question_is_answered_in_the_inbox(
     assert question["value"] == {"question": "may I?"}
 
     answered = inbox.post(f"/{question['id']}/answer", json={"answer": "yes"}).raise_for_status().json()
-    assert sdk.runs.join(thread_id, answered["run_id"])["log"] == ["before", "yes", "after"]
-    assert sdk.runs.get(thread_id, answered["run_id"])["metadata"]["team"] == "b"
+    output: Any = sdk.runs.join(thread_id, answered["run_id"])
+    assert output["log"] == ["before", "yes", "after"]
+    run: Any = sdk.runs.get(thread_id, answered["run_id"])
+    assert run["metadata"]["team"] == "b"
     assert inbox.get(f"/{question['id']}").json()["status"] == "answered"
     assert questions(inbox, thread_id) == []
 
@@ -71,9 +73,10 @@ def test_a_question_is_cancelled(
     assert cancelled["run_id"] is None
     assert (cancelled["question"]["status"], cancelled["question"]["answered_at"]) == ("closed", None)
     assert cancelled["question"]["answered_by"]
-    state = sdk.threads.get_state(thread_id)
+    state: Any = sdk.threads.get_state(thread_id)
     assert (state["next"], state["values"]["log"]) == ([], ["before"])
     assert sdk.threads.get(thread_id)["status"] == "idle"
     late = inbox.post(f"/{question['id']}/answer", json={"answer": "yes"})
     assert (late.status_code, "was cancelled by" in late.text) == (409, True)
-    assert sdk.runs.wait(thread_id, "echo", input={"text": "b"})["log"] == ["before", "b"]
+    output: Any = sdk.runs.wait(thread_id, "echo", input={"text": "b"})
+    assert output["log"] == ["before", "b"]

@@ -67,6 +67,7 @@ def fill() -> None:
     run = make.run(deployment, status="running", owner="gone", attempt=1)
     make.cron(deployment)
     make.webhook_delivery(deployment, run)
+    make.question(deployment)
     with connection() as conn:
         conn.execute(insert(ARCHIVE).values(digest="d", size=len(BYTES)))
         conn.execute(insert(ARCHIVE_CHUNK).values(digest="d", n=0, data=BYTES))

@@ -53,6 +53,8 @@ RESULTS = record("AnswerResults", results=listed(RESULT))
 class QueryFilter(fields.Filter):
     """A filter in a query string, as JSON."""
 
+    json_schema: ClassVar[dict[str, Any]] = {"type": "string", "contentMediaType": "application/json"}
+
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             parsed = orjson.loads(value)
@@ -118,7 +120,7 @@ def list_questions(query: dict[str, Any]) -> Response:
 
 def _scope(name: str | None, criteria: Criteria) -> Scope:
     """Return the caller's view of its organization's questions. Calls the handlers of deployments with questions."""
-    rows = read(records.deployments_of, caller().organization_id, name)
+    rows = read(records.deployments_with_questions, caller().organization_id, name)
     visible = [row["id"] for row in rows if not row["has_user_code"]]
     threads = {}
     for row in rows:

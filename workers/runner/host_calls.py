@@ -277,6 +277,7 @@ class _CallInHost:
                         blobs[0],
                         blobs[1:],
                         from_newest=not call.document.get("checkpoint"),
+                        question_id=call.document.get("question_id"),
                     )
             except state.StaleUpdate:
                 if not tries_left:

@@ -35,9 +35,9 @@ class Graph:
 
     def start(self, **request: Any) -> UUID:
         """Create a run. Returns its id."""
-        request = RunRequest(**{"assistant_id": "agent", "input": {}, **request})
+        requested = RunRequest(**{"assistant_id": "agent", "input": {}, **request})
         with driver() as conn:
-            return insert_run(conn, self.deployment, request, thread_id=self.thread_id, key_id="k").run_id
+            return insert_run(conn, self.deployment, requested, thread_id=self.thread_id, key_id="k").run_id
 
     def resume(self, value: Any) -> UUID:
         return self.start(input=None, command={"resume": value})
