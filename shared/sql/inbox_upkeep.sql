@@ -26,6 +26,10 @@ FROM due WHERE q.question_id = due.question_id
 RETURNING q.question_id, due.url,
     CASE WHEN q.webhooks_sent = 1 THEN 'question.asked' ELSE 'question.reminder' END AS event
 
+-- name: hasten
+UPDATE question SET webhook_due_at = now()
+WHERE closed_at IS NULL AND webhooks_sent = 0 AND webhook_due_at > now() + make_interval(secs => 10)
+
 -- name: webhook_of
 -- The address to call for a question. NULL: none.
 SELECT rules.document ->> 'webhook' AS url FROM question q {rules} WHERE q.question_id = :question_id

@@ -78,7 +78,9 @@ def out_of_bounds(schema: Schema) -> Iterator[Case]:
     if "maxLength" in schema:
         yield [], text[:1] * (schema["maxLength"] + 1), "too long"
     if "pattern" in schema:
-        odd = (text for text in ("?!", "a b", "a/b", "..") if not re.search(schema["pattern"], text))
+        odd = (
+            text for text in ("?!", "a b", "a/b", "..", "a\x01b") if not re.search(schema["pattern"], text)
+        )
         yield [], next(odd), "not of the pattern"
     if "minimum" in schema:
         yield [], schema["minimum"] - 1, "too small"

@@ -221,12 +221,15 @@ def test_the_bodies_are_checked(client: FlaskClient, anonymous: FlaskClient, que
         {"expires_in_seconds": "60"},
         {"label": ""},
         {"label": "x" * 201},
+        {"label": "a\nb"},
         {"label": "\0"},
     ):
         assert client.post(f"/v2/inbox/{question_id}/link", json=body).status_code == 422, body
     for body in ({}, {"token": 1}, {"token": ""}, {"token": "x" * 201}, {"token": "\0"}):
         assert anonymous.post("/v2/inbox/link/question", json=body).status_code == 422, body
     assert anonymous.post("/v2/inbox/link/answer", json={"token": "x"}).status_code == 422
+    large = {"token": "x", "answer": "x" * 1024 * 1024}
+    assert anonymous.post("/v2/inbox/link/answer", json=large).status_code == 413
 
 
 def test_a_question_has_a_limited_number_of_valid_links(

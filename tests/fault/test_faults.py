@@ -27,7 +27,7 @@ from tests.support.protocol_reading import ProtocolReading
 from tests.support.random_callers import MILL, check_promises
 from tests.support.reading import Reading
 from tests.support.receiver import receiving
-from tests.support.runners import lead
+from tests.support.runners import lead, workers
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from workers import celery_app
@@ -166,6 +166,11 @@ def test_another_process_leads_upkeep_when_the_leader_is_killed(
     wait_until(lambda: sdk.runs.get(thread_id, run["run_id"])["status"] == "success", timeout=30)
 
 
+def is_registered(stack: Stack, process: str) -> bool:
+    """Return whether the process of this kind reports itself as a worker."""
+    return {*stack.pids(process)} <= {row["pid"] for row in workers(stack)} and bool(stack.pids(process))
+
+
 def test_questions_are_announced_and_expire_once_though_leaders_are_killed(
     stack: Stack, sdk: SyncLangGraphClient
 ) -> None:
@@ -178,6 +183,7 @@ def test_questions_are_announced_and_expire_once_though_leaders_are_killed(
         for thread_id in threads:
             sdk.runs.wait(thread_id, "asks", input={"text": "a"})
         for process in ("builder", "runner", "builder"):
+            wait_until(lambda name=process: is_registered(stack, name), 60)
             lead(stack, stack.pids(process)[0])
             conn.execute(
                 "UPDATE question SET expires_at = now() WHERE question_id IN (SELECT question_id FROM question"
@@ -185,7 +191,6 @@ def test_questions_are_announced_and_expire_once_though_leaders_are_killed(
                 (threads,),
             )
             stack.kill(process)
-            wait_until(lambda process=process: stack.pids(process), 30)
 
         def received() -> set[tuple[str, str, str]]:
             documents = [(call.id, call.document) for call in receiver.calls]

@@ -6,10 +6,12 @@ counts as a failed authentication of the client's address.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Response, jsonify
+from flask import Response, current_app, jsonify, request
 
 from shared.errors import NotFound
 from shared.inbox import links
@@ -21,11 +23,13 @@ from web.gate.addresses import client_address, client_network
 from web.gate.context import caller, configured_url, settings
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
+from web.schemas.validation import load
 
 bp = RouteGroup("inbox_links", section="Inbox")
 
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 60, 30 * 86_400, 7 * 86_400
 MAX_LABEL = 200
+MAX_BYTES = 1024 * 1024  # of a body from anyone
 PAGE = "/o/answer#"  # the console's page for holders of a link; browsers send no fragment to servers
 CREATED = record(
     "CreatedLink", id=ID, url={"type": "string", "format": "uri"}, expires_at=TIME, label=TEXT_OR_NULL
@@ -42,6 +46,7 @@ class LinkCreate(fields.Schema):
     label = fields.StrictString(
         min_length=1,
         max_length=MAX_LABEL,
+        pattern=r"[^\x00-\x1f\x7f]+",
         allow_none=True,
         load_default=None,
         metadata={
@@ -133,19 +138,15 @@ def revoke_link(link_id: UUID) -> None:
     role="open",
     body=LinkToken,
     answer=links.QUESTION.schema,
-    errors=(404, 410, 429),
+    errors=(404, 410, 413, 429),
 )
-def get_linked_question(body: dict[str, Any]) -> Response:
+def get_linked_question() -> Response:
     """Return the question of a link. `expires_at` is the end of the time for an answer.
 
     Returns 410 if the link is expired, revoked or used, or if the question needs no answer any more.
     """
-    try:
-        with connection() as conn:
-            return jsonify(links.QUESTION.show(links.find(conn, body["token"])))
-    except NotFound:
-        limits.count_failure(client_network(settings()))
-        raise
+    with _from_anyone(LinkToken) as body, connection() as conn:
+        return jsonify(links.QUESTION.show(links.find(conn, body["token"])))
 
 
 @bp.operation(
@@ -154,13 +155,23 @@ def get_linked_question(body: dict[str, Any]) -> Response:
     role="open",
     body=LinkAnswer,
     answer=links.QUESTION.schema,
-    errors=(400, 404, 410, 429),
+    errors=(400, 404, 410, 413, 429),
 )
-def answer_linked_question(body: dict[str, Any]) -> Response:
+def answer_linked_question() -> Response:
     """Answer the question of a link, once. Returns the question, or 410 as the route before."""
-    try:
+    with _from_anyone(LinkAnswer) as body:
         link = links.answer(body["token"], body["answer"], settings(), address=client_address(settings()))
-    except NotFound:
-        limits.count_failure(client_network(settings()))
-        raise
     return jsonify(links.QUESTION.show(link))
+
+
+@contextmanager
+def _from_anyone(schema: type[fields.Schema]) -> Iterator[dict[str, Any]]:
+    """Yield the checked body of a request without a key. Limits its size, and the requests and failures of its address."""
+    address = client_network(settings())
+    limits.count_address(address)
+    request.max_content_length = min(MAX_BYTES, current_app.config["MAX_CONTENT_LENGTH"])
+    try:
+        yield load(schema)
+    except NotFound:
+        limits.count_failure(address)
+        raise

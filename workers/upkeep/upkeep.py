@@ -30,6 +30,7 @@ from shared.deployments import revision_events, revisions
 from shared.errors import RunyardError, Unanswered, Unavailable
 from shared.eventlog import events
 from shared.figures import folding
+from shared.inbox import notices
 from shared.infra import broker
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
@@ -193,6 +194,7 @@ class Upkeep:
             shortened = claims.shorten_leases(conn, lease_seconds=seconds)
             shortened += revisions.shorten_leases(conn, lease_seconds=seconds)
             shortened += webhooks.shorten_pauses(conn)
+            shortened += notices.hasten(conn)
         if shortened:
             log.warning("the database's clock was put back: %d leases and pauses are shortened", shortened)
 

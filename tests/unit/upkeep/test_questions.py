@@ -19,9 +19,13 @@ from shared.models import ThreadStatus
 from shared.runs import webhook_records, webhooks
 from shared.settings import Settings
 from tests.support import asking, factories
+from tests.support.abandoning import notified, upkeep
 from tests.support.asking import ask, deliveries, move, question, runs_of
 from workers.upkeep import webhook_deliveries
 from workers.upkeep.questions import Questions
+from workers.upkeep.upkeep import POOLS_EVERY, Upkeep
+
+__all__ = ["notified", "upkeep"]
 
 pytestmark = pytest.mark.usefixtures("db", "redis")
 
@@ -133,6 +137,17 @@ def test_the_rules_of_the_revision_apply_to_a_deployment_without_rules(
     questions.send_webhooks()
 
     assert [row["url"] for row in deliveries()] == [URL]
+
+
+def test_a_question_is_announced_also_if_the_clock_is_put_back(
+    upkeep: Upkeep, deployment: DeploymentRef
+) -> None:
+    ask(deployment, rules={"webhook": URL})
+    move(ask(deployment), webhook_due_at="now() + interval '1 hour'")
+    for _ in range(POOLS_EVERY + 1):
+        upkeep.tick()
+
+    assert events() == ["question.asked"] * 2
 
 
 def test_an_open_question_is_reminded_of_once(questions: Questions, deployment: DeploymentRef) -> None:
