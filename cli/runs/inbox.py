@@ -260,7 +260,7 @@ def _own_name(client: Client) -> str:
     """Return the name under which the console, too, assigns a question to its user."""
     me = client.get("/v2/me")
     user, key = me.get("user") or {}, me.get("key") or {}
-    name = user.get("email") or user.get("name") or key.get("name") or key.get("id")
+    name = user.get("name") or key.get("name") or key.get("id")
     if not name:
         raise CommandFailed("The service does not know your name: give one.")
     return name

@@ -67,7 +67,7 @@ suite("parts", () => {
     const link = { expires_at: "2026-03-05T00:00:00Z", revoked_at: null, used_at: null };
     assert.deepEqual([linkState(link, NOW), linkState({ ...link, used_at: "x" }, NOW), linkState({ ...link, revoked_at: "x" }, NOW), linkState({ ...link, expires_at: "2026-03-04T00:00:00Z" }, NOW)], ["active", "used", "revoked", "expired"]);
     assert.deepEqual([titleOf(question("1", "")), titleOf(question("1", "", { thread_title: "Order 1" }))], ["Thread deadbeef", "Order 1"]);
-    assert.deepEqual([nameOf({ key: { id: "k1", name: "ops" } }), nameOf({ key: { id: "k1", name: "" } }), nameOf({ key: null }), nameOf({ user: { email: "ann@example.org" }, key: null })], ["ops", "k1", "me", "ann@example.org"]);
+    assert.deepEqual([nameOf({ key: { id: "k1", name: "ops" } }), nameOf({ key: { id: "k1", name: "" } }), nameOf({ key: null }), nameOf({ user: { id: "u1", name: "Ann" }, key: null })], ["ops", "k1", "me", "Ann"]);
     assert.deepEqual(["open", "snoozed", "answered", "expired", "closed"].map((status) => isAnswerable({ status })), [true, true, false, false, false]);
   });
 });

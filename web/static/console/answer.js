@@ -5,7 +5,7 @@ import { html, render, useEffect, useState } from "./core/dom.js";
 import { plain } from "./core/format.js";
 import "./core/theme.js";
 import { QuestionForm } from "./parts/question.js";
-import { Ago, ErrorBox, Loading } from "./parts/small.js";
+import { Ago, ErrorBox } from "./parts/small.js";
 
 /** @typedef {{value: any, kind: "interrupt" | "breakpoint", response_schema?: any, thread_title: string, deployment_name: string, asked_at: string, expires_at: string, label: string | null}} LinkedQuestion */
 
@@ -71,7 +71,7 @@ function AnswerPage({ token }) {
   };
   if (isSent) return html`<${Message} title="Thank you" text="Your answer was sent. You can close this page." />`;
   if (error && (error.status === GONE || error.status === UNKNOWN)) return html`<${Message} title="This link does not work any more" text=${error.message} />`;
-  if (!question) return error ? html`<main class="answer-page"><${ErrorBox} error=${error} retry=${load} /></main>` : html`<main class="answer-page"><${Loading} /></main>`;
+  if (!question) return html`<main class="answer-page">${error ? html`<${ErrorBox} error=${error} retry=${load} />` : html`<p class="loading" role="status">Loading the question…</p>`}</main>`;
   return html`<main class="answer-page">
     <h1>${plain(question.thread_title || "A question for you")}</h1>
     <p class="quiet">${plain(question.deployment_name)} asked <${Ago} at=${question.asked_at} />${question.label ? html` · for ${plain(question.label)}` : ""} · this link expires <${Ago} at=${question.expires_at} /></p>

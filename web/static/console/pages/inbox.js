@@ -130,7 +130,7 @@ export default function InboxPage({ query }) {
   const isFiltered = FILTERS.some((name) => query[name]);
   const total = list.data?.total ?? 0;
   return html`
-    <${Page} title="Inbox" actions=${html`<span class="inbox-help"><${Button} onClick=${() => setDialog("keys")}>Keys<//></span>`}>
+    <${Page} title="Inbox" actions=${html`<span class="inbox-help"><${Button} onClick=${() => setDialog("keys")}>Shortcuts<//></span>`}>
       <div class=${chosen || selection.length ? "inbox has-choice" : "inbox"}>
       <${Filters} query=${query} rows=${rows} error=${filterError} />
       ${sent && html`<p class="inbox-sent" role="status">Answer sent to <a href=${href(["d", sent.question.deployment_name, "threads", sent.question.thread_id])}>${titleOf(sent.question)}</a>

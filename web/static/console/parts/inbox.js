@@ -157,4 +157,4 @@ export function linkState({ expires_at: expires, revoked_at: revoked, used_at: u
 }
 
 /** The name under which the caller is assigned to questions. @param {any} me the record of `/v2/me` */
-export const nameOf = (me) => me?.user?.email || me?.user?.name || me?.key?.name || me?.key?.id || "me";
+export const nameOf = (me) => me?.user?.name || me?.key?.name || me?.key?.id || "me";
