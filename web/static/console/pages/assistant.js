@@ -25,7 +25,7 @@ export default function AssistantPage({ params: { name, id }, query }) {
   const [isEdited, setEdited] = useState(false);
   const it = found.data;
   useDocumentTitle(it && assistantName(it));
-  const crumbs = [{ label: "Assistants", href: href(["d", name, "assistants"]) }];
+  const crumbs = [{ label: name }, { label: "Assistants", href: href(["d", name, "assistants"]) }];
   if (!it) return html`<${Page} title="Assistant" crumbs=${crumbs}><${ErrorBox} error=${found.error} retry=${found.reload} />${!found.error && html`<${Loading} />`}<//>`;
   const remove = async () => {
     if (await removeAssistant(name, it)) navigate(["d", name, "assistants"]);

@@ -32,7 +32,7 @@ export default function AssistantsPage({ params: { name }, query }) {
     ? html`<${Empty} title="No assistant matches" action=${html`<${Button} onClick=${() => setQuery({ graph: null, name: null, metadata: null, offset: null })}>Show all<//>`} />`
     : html`<${Empty} title="No assistants yet" text="Each graph has a default assistant as soon as a revision serves." action=${make} />`;
   return html`
-    <${Page} title="Assistants" actions=${make}>
+    <${Page} title="Assistants" crumbs=${[{ label: name }]} actions=${make}>
       <div class="filters">
         <${Select} label="Graph" value=${query.graph ?? ""} options=${[{ value: "", label: "Any graph" }, ...graphs]} onChange=${(/** @type {string} */ graph) => setQuery({ graph, offset: null })} />
         <${SearchBox} label="Name" placeholder="Part of the name" value=${query.name ?? ""} onInput=${(/** @type {string} */ part) => setQuery({ name: part.trim(), offset: null })} />
@@ -46,7 +46,7 @@ export default function AssistantsPage({ params: { name }, query }) {
           onRow=${(/** @type {any} */ it) => navigate(["d", name, "assistants", it.assistant_id])} />
         <${Pager} offset=${offset} limit=${PAGE} count=${found.data.rows.length} total=${found.data.total > PAGE ? found.data.total : null} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
       ${isMaking && html`<${AssistantForm} name=${name} graphs=${graphs} onClose=${() => setMaking(false)}
-        onDone=${(/** @type {any} */ made) => navigate(["d", name, "assistants", made.assistant_id])} />`}
+        onDone=${(/** @type {any} */ created) => navigate(["d", name, "assistants", created.assistant_id])} />`}
     <//>`;
 }
 
@@ -67,7 +67,7 @@ const columns = (name, reload) => [
   {
     title: "", key: "actions", align: RIGHT,
     cell: (/** @type {any} */ it) => html`<span class="row-actions">
-      <a href=${href(["d", name, "playground", it.graph_id], { assistant: it.assistant_id })}>Open in playground</a>
+      <a href=${href(["d", name, "playground", it.graph_id], { assistant: it.assistant_id })}>Playground</a>
       ${can("run") && html`<${Button} kind="plain" label="Delete ${text(it.name, 60)}" onClick=${() => removeAssistant(name, it).then((is) => is && reload())}>Delete<//>`}</span>`,
   },
 ];

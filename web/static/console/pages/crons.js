@@ -34,7 +34,7 @@ export default function CronsPage({ params: { name }, query }) {
     ? html`<${Empty} title="No cron of this assistant" action=${html`<${Button} onClick=${() => setQuery({ assistant: null })}>Show all<//>`} />`
     : html`<${Empty} title="No crons yet" text="A cron creates a run at each time of its schedule, on a new thread or always on the same one." action=${make} />`;
   return html`
-    <${Page} title="Crons" actions=${make}>
+    <${Page} title="Crons" crumbs=${[{ label: name }]} actions=${make}>
       <div class="filters"><${Select} label="Assistant" value=${query.assistant ?? ""} options=${choices} onChange=${(/** @type {string} */ assistant) => setQuery({ assistant, offset: null })} /></div>
       <${ErrorBox} error=${found.error} retry=${found.reload} />
       ${!found.data && !found.error && html`<${Loading} />`}

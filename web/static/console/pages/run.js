@@ -10,18 +10,17 @@ import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
 import { EventLog, createLog } from "../parts/event_log.js";
 import { CancelRun, RetryRun } from "../parts/run_actions.js";
+import { RunFacts } from "../parts/run_facts.js";
 import { RunTimeline } from "../parts/run_timeline.js";
-import { hasFailed, isLive, queueInWords, reasonOf, tookOf, waitsInWords } from "../parts/runs.js";
+import { hasFailed, isLive, reasonOf } from "../parts/runs.js";
 import { StateTree } from "../parts/state_tree.js";
-import { Ago, Button, Empty, ErrorBox, Id, Json, Loading, LogView, Page, Pill, RunStatus, Table, Tabs, notify } from "../parts/index.js";
+import { Ago, Button, Empty, ErrorBox, Json, Loading, LogView, Page, Pill, RunStatus, Table, Tabs, notify } from "../parts/index.js";
 
 /** @typedef {Record<string, any>} Run */
 
 const LOOK_AGAIN_MS = 1_500;
 const LOG_LINES = 1_000;
 const FROM_START = "-";
-/** @type {Record<string, string>} */
-const WAITS = { answer: "for an answer to its question", resume: "to be resumed: it stopped at a breakpoint" };
 
 /** @param {Record<string, string>} params */
 export const title = (params) => `Run ${short(params.run)}`;
@@ -51,7 +50,7 @@ export default function RunPage({ params, query }) {
   const actions = can("run") && html`<${CancelRun} name=${name} run=${run} onDone=${again} /><${RetryRun} name=${name} run=${run} onDone=${again} />`;
   return html`
     <${Page} title=${heading} crumbs=${crumbs} status=${html`<${RunStatus} run=${run} />${isLive(run) && html` <span class="live" role="status">live</span>`}`} actions=${actions}>
-      <${Facts} name=${name} run=${run} />
+      <${RunFacts} name=${name} run=${run} threadName=${threadName} assistant=${assistants.get(run.assistant_id)} />
       <${Failure} run=${run} />
       <${Usage} run=${run} />
       <${Tabs} label="Parts of the run" tabs=${tabs} current=${tab} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "timeline" ? null : to })}>
@@ -78,24 +77,6 @@ async function read(name, thread, id, signal) {
   const failed = await api.call("POST", "/runs/search", { body: { thread_id: run.thread_id, status: [run.status], limit: 1000 }, signal });
   const found = failed.find((/** @type {Run} */ each) => each.run_id === run.run_id);
   return { ...run, ...found };
-}
-
-/** @param {{name: string, run: Run}} props */
-function Facts({ name, run }) {
-  const waited = run.started_at ? between(run.created_at, run.started_at) : null;
-  const retried = run.metadata?.retry_of;
-  return html`
-    <dl class="run-facts">
-      <dt>Run</dt><dd><${Id} value=${run.run_id} /></dd>
-      <dt>Thread</dt><dd><a class="mono" href=${href(["d", name, "threads", run.thread_id])}>${run.thread_id}</a></dd>
-      <dt>Graph</dt><dd>${plain(String(run.metadata?.graph_id ?? "–").slice(0, 100))} <a href=${href(["d", name, "assistants", run.assistant_id])}>assistant</a></dd>
-      ${run.revision_id && html`<dt>Revision</dt><dd><${Id} value=${run.revision_id} /></dd>`}
-      <dt>Created</dt><dd><${Ago} at=${run.created_at} />${waited !== null && waited >= 0 && html`, waited ${duration(waited)}`}</dd>
-      ${run.started_at && html`<dt>Duration</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` in ${run.attempts.length + 1} attempts, with the time between them`}</dd>`}
-      ${run.queue && html`<dt>Waits</dt><dd class="waits">${queueInWords(run.queue)}, for ${duration(run.queue.waiting_seconds)} so far</dd>`}
-      ${run.waits_for && html`<dt>Waits</dt><dd class="waits">${WAITS[run.waits_for] ?? waitsInWords(run)}. <a href=${href(["d", name, "playground", String(run.metadata?.graph_id ?? "")], { thread: run.thread_id })}>Continue in the playground</a></dd>`}
-      ${typeof retried === "string" && html`<dt>Retry of</dt><dd><a class="mono" href=${href(["d", name, "runs", run.thread_id, retried])}>${plain(retried.slice(0, 40))}</a></dd>`}
-    </dl>`;
 }
 
 /** @param {{run: Run}} props */

@@ -33,7 +33,7 @@ export default function StorePage({ params: { name }, query }) {
   const namespace = labelsOf(query.ns);
   const make = can("run") && html`<${Button} kind="primary" onClick=${() => setEdited({})}>New item<//>`;
   return html`
-    <${Page} title="Store" actions=${make}>
+    <${Page} title="Store" crumbs=${[{ label: name }]} actions=${make}>
       <div class="store">
         <nav class="store-tree" aria-label="Namespaces">
           <a href=${href(["d", name, "store"])} aria-current=${namespace.length ? undefined : "true"}>All namespaces</a>

@@ -26,7 +26,7 @@ export default function WebhooksPage({ params: { name }, query }) {
   const isFiltered = Boolean(query.status || query.run);
 
   return html`
-    <${Page} title="Webhooks">
+    <${Page} title="Webhooks" crumbs=${[{ label: name }]}>
       <div class="filters">
         <${Select} label="Status" value=${query.status ?? ""} options=${[{ value: "", label: "Any status" }, ...STATUSES.map((status) => ({ value: status, label: status }))]}
           onChange=${(/** @type {string} */ status) => setQuery({ status, offset: null })} />

@@ -92,9 +92,9 @@ export function addMessage(view, message) {
 export function showState(view, state) {
   batch(() => {
     showValues(view, state.values ?? {}, { isLast: true });
-    const asked = (state.tasks ?? []).flatMap((/** @type {any} */ task) =>
+    const questions = (state.tasks ?? []).flatMap((/** @type {any} */ task) =>
       (task.interrupts ?? []).map((/** @type {any} */ each) => ({ ...each, task: task.name })));
-    view.questions.value = asked.map((/** @type {Question} */ each) => ({ ...each, response_schema: each.response_schema ?? view.schemas[each.id] }));
+    view.questions.value = questions.map((/** @type {Question} */ each) => ({ ...each, response_schema: each.response_schema ?? view.schemas[each.id] }));
     view.next.value = state.next ?? [];
   });
 }
@@ -200,8 +200,8 @@ function said(view, spaces, data, change) {
 
 /** Show the messages of the state, then the partial messages of working nodes. @param {RunView} view @param {any} values @param {{isLast: boolean}} when */
 function showValues(view, values, { isLast }) {
-  const { __interrupt__: asked, ...state } = values;
-  for (const each of asked ?? []) if (each.response_schema) view.schemas[each.id] = each.response_schema;
+  const { __interrupt__: interrupts, ...state } = values;
+  for (const each of interrupts ?? []) if (each.response_schema) view.schemas[each.id] = each.response_schema;
   view.values.value = state;
   if (!areMessages(state.messages)) return;
   const before = view.entries.value;
