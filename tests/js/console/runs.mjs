@@ -49,7 +49,7 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await page.getByText("ValueError: boom happened").waitFor();
   await page.getByTitle(failed.run_id, { exact: true }).click();
   await page.getByText("boom happened").first().waitFor();
-  await line(page).getByRole("treeitem", { name: /^node boom.*failed$/ }).waitFor();
+  await line(page).getByRole("treeitem", { name: /^node boom .*failed$/ }).waitFor();
   await page.getByRole("button", { name: "Retry from the last checkpoint" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
   await page.getByText("Retry of").waitFor();
@@ -74,7 +74,7 @@ scenario("a run that asked waits for an answer until there is one", async (it) =
   await page.getByRole("row").getByText("waits for an answer").waitFor();
   assert.equal(await page.getByRole("link", { name: "waits for an answer" }).getAttribute("href"), `#/inbox?thread=${id}`);
   await page.getByTitle(asked.run_id, { exact: true }).click();
-  await line(page).getByRole("treeitem", { name: /^node ask,.*interrupted$/ }).waitFor();
+  await line(page).getByRole("treeitem", { name: /^node ask .*interrupted$/ }).waitFor();
   await line(page).getByRole("treeitem", { name: /^person .*waiting$/ }).waitFor();
   await page.getByText("for an answer to its question").waitFor();
   assert.equal(await page.getByRole("link", { name: "Continue in the playground" }).getAttribute("href"), `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
@@ -83,9 +83,44 @@ scenario("a run that asked waits for an answer until there is one", async (it) =
   await ended(it, answer);
   await page.getByText("waits for an answer").waitFor({ state: "detached" });
   await open(pageOf(it, answer));
-  await line(page).getByRole("treeitem", { name: /^node after,/ }).waitFor();
-  assert.equal(await line(page).getByRole("treeitem", { name: /^node before,/ }).count(), 0);
+  await line(page).getByRole("treeitem", { name: /^node after / }).waitFor();
+  assert.equal(await line(page).getByRole("treeitem", { name: /^node before / }).count(), 0);
   await line(page).getByRole("treeitem", { name: /^person / }).click();
+  await page.getByRole("region", { name: "Answer" }).getByText("yes").waitFor();
+});
+
+scenario("a time line shows a subgraph, a tool call and the wait for a person", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  const asking = await start(it, id, { assistant_id: "plans", input: { text: "sea" } });
+  await ended(it, asking);
+  await open(pageOf(it, asking));
+  const items = line(page).getByRole("treeitem");
+  const labels = async (tree) => (await tree.getByRole("treeitem").evaluateAll((rows) => rows.map((row) => `${row.ariaLevel} ${row.dataset.kind} ${row.querySelector(".timeline-name").title}`)));
+  await items.filter({ hasText: "look_up" }).waitFor();
+  assert.deepEqual(await labels(line(page)), [
+    "1 queue Waits in the queue", "1 attempt Attempt 1", "2 claim Claim", "2 host_start Graph host",
+    "2 node work", "3 node research", "4 tool look_up", "3 node draft", "4 model GenericFakeChatModel", "2 node ask", "1 person Waits for a person",
+  ]);
+  await items.filter({ hasText: "look_up" }).click();
+  await page.getByText("These are those of the node").waitFor();
+  await page.getByRole("region", { name: "What the node wrote" }).getByText("sea means something").waitFor();
+  await it.check();
+  await line(page).focus();
+  await page.keyboard.press("ArrowUp");
+  await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Show all" }).click();
+  await page.getByRole("button", { name: "Collapse nodes" }).click();
+  await items.filter({ hasText: "look_up" }).waitFor({ state: "detached" });
+  const answering = await start(it, id, { assistant_id: "plans", command: { resume: "yes" } });
+  await ended(it, answering);
+  await open(at(it, `/threads/${id}?tab=time`));
+  const whole = page.getByRole("tree", { name: "Time line of the thread" });
+  await whole.getByRole("treeitem", { name: /^node after / }).waitFor();
+  const shown = await labels(whole);
+  assert.equal(shown.filter((label) => label.includes("person")).length, 1);
+  assert.equal(shown.filter((label) => label.includes("attempt")).length, 2);
+  await whole.getByRole("treeitem", { name: /^person / }).click();
   await page.getByRole("region", { name: "Answer" }).getByText("yes").waitFor();
 });
 
@@ -148,12 +183,12 @@ scenario("input, output and nodes are there after the run", async (it) => {
   const run = await start(it, await thread(it), { assistant_id: "speaks", input: { messages: [{ role: "user", content: "hi <b>you</b>" }] } });
   await ended(it, run);
   await open(pageOf(it, run));
-  await line(page).getByRole("treeitem", { name: /^node speak,/ }).waitFor();
+  await line(page).getByRole("treeitem", { name: /^node speak / }).waitFor();
   await page.getByRole("tab", { name: "Input and output" }).click();
   await page.getByRole("region", { name: "Input" }).getByText("hi <b>you</b>").waitFor();
   await page.getByRole("region", { name: "Output" }).getByText("hello big world").waitFor();
   await page.getByRole("tab", { name: "Timeline" }).click();
-  await line(page).getByRole("treeitem", { name: /^node speak,/ }).click();
+  await line(page).getByRole("treeitem", { name: /^node speak / }).click();
   await page.getByRole("region", { name: "What the node wrote" }).getByText("hello big world").waitFor();
   await page.getByRole("link", { name: "Open the checkpoint" }).click();
   await page.getByRole("listbox", { name: "Checkpoints, newest first" }).waitFor();

@@ -43,7 +43,7 @@ suite("time lines", () => {
     assert.deepEqual(axis.gaps.map(({ left, width, text }) => [left, width, text]), [[0.44, 0.12, "10 h 0 min"]]);
     assert.ok(Math.abs(axis.place(36_002_000) - 0.56) < 1e-9);
     assert.equal(axis.place(36_004_000), 1);
-    assert.deepEqual(axis.ticks.map(({ text }) => text), ["0 ms", "10 h 0 min"]);
+    assert.deepEqual(axis.ticks.map(({ text }) => text), ["0 ms", "2.0 s", "10 h 0 min", "10 h 0 min"]);
   });
 
   test("many gaps leave room for the runs", () => {

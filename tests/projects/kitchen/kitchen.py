@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import orjson
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
 from langgraph.config import get_store, get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
@@ -108,6 +109,33 @@ async def speak(state: Chat) -> Chat:
 
 
 speaks = chain(speak, state=Chat)
+
+
+@tool
+async def look_up(word: str) -> str:
+    """Look a word up."""
+    await asyncio.sleep(0.05)
+    return f"{word} means something"
+
+
+async def research(state: State) -> State:
+    return {"log": [await look_up.ainvoke({"word": state.get("text", "sea")})]}
+
+
+async def draft(state: State) -> State:
+    model = GenericFakeChatModel(messages=iter([AIMessage("a plan")]))
+    return {"log": [(await model.ainvoke("plan")).text]}
+
+
+# a subgraph with a tool and a model, then a question
+_plans = StateGraph(State)
+_plans.add_node("work", chain(research, draft))
+_plans.add_node(ask)
+_plans.add_node(after)
+_plans.add_edge(START, "work")
+_plans.add_edge("work", "ask")
+_plans.add_edge("ask", "after")
+plans = _plans.compile()
 
 
 async def consume(state: State) -> State:

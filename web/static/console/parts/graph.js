@@ -1,4 +1,4 @@
-// A graph's drawing: nodes, edges, subgraphs that open; lit while a run works on it.
+// The drawing of a graph: nodes, edges and subgraphs that open. Nodes are highlighted while a run executes them.
 
 import { html, useEffect, useId, useMemo, useRef, useState } from "../core/dom.js";
 import { deployment as at } from "../core/api.js";
@@ -6,8 +6,10 @@ import { useResource } from "../core/resource.js";
 import { ErrorBox, Loading } from "./index.js";
 import { curve, labelOf, placed, subgraphsOf, visible } from "./graph_layout.js";
 
-const STEP = 40, ZOOM = 1.25, MOST = 4, LEAST = 0.2, FITTED = 1.15;
-const LOWEST = 200, HIGHEST = 440; // of the frame, in pixels
+const STEP = 40, ZOOM = 1.25, MOST = 4, LEAST = 0.05, FITTED = 1.15;
+const LOWEST = 200, HIGHEST = 560; // of the frame, in pixels
+const READABLE = 0.85; // the smallest scale at which names of nodes are readable
+const MANY = 8; // from this number of nodes on there is a list of them to zoom to
 const NONE = new Set();
 
 /**
@@ -17,7 +19,7 @@ const NONE = new Set();
  */
 
 /**
- * The drawing of an assistant's graph. `active`, `asking`, `done` and `failed` name nodes, those of subgraphs as `child:inner`.
+ * The drawing of an assistant's graph. `active`, `asking`, `done` and `failed` name nodes. A node of a subgraph is `child:inner`.
  * @param {{deployment: string, assistantId: string, active?: Names, asking?: Names, done?: Names, failed?: Names}} props
  */
 export function Graph({ deployment, assistantId, active = NONE, asking = NONE, done = NONE, failed = NONE }) {
@@ -27,7 +29,7 @@ export function Graph({ deployment, assistantId, active = NONE, asking = NONE, d
   return html`<${GraphView} key=${assistantId} drawing=${data} active=${active} asking=${asking} done=${done} failed=${failed} />`;
 }
 
-/** With what is inside of subgraphs; without, where the graph cannot tell. @param {string} deployment @param {string} assistantId @param {AbortSignal} signal */
+/** Load a drawing with the nodes of subgraphs; without them if the graph cannot describe its subgraphs. @param {string} deployment @param {string} assistantId @param {AbortSignal} signal */
 async function drawingOf(deployment, assistantId, signal) {
   const path = `/assistants/${encodeURIComponent(assistantId)}/graph`;
   try {
@@ -44,20 +46,27 @@ function GraphView({ drawing, active, asking, done, failed }) {
   const layout = useMemo(() => placed(drawing, open), [drawing, open]);
   const arrow = useId();
   const frame = useRef(/** @type {HTMLElement|null} */ (null));
-  const [place, setPlace] = useState(/** @type {Place|null} */ (null)); // null: as it fits
-  const fitted = useFitted(frame, layout);
-  const shown = place ?? fitted;
-  const move = (/** @type {(place: Place) => Place} */ change) => setPlace((before) => change(before ?? fitted));
+  const [place, setPlace] = useState(/** @type {Place|null} */ (null)); // null: the first view
+  const [found, setFound] = useState(""); // the node that was zoomed to
+  const { fitted, first } = useFitted(frame, layout);
+  const shown = place ?? first;
+  const move = (/** @type {(place: Place) => Place} */ change) => setPlace((before) => change(before ?? first));
+  const zoomTo = (/** @type {string} */ id) => {
+    const node = layout.nodes.find((each) => each.id === id);
+    setFound(node ? id : "");
+    if (node) move((before) => centered(node, Math.max(before.scale, 1), center(frame.current)));
+  };
   const zoom = (/** @type {number} */ factor) => move((before) => zoomed(before, factor, center(frame.current)));
   useWheel(frame, move);
   const drag = useDrag(move);
+  const subgraphs = useMemo(() => subgraphsOf(drawing), [drawing]);
   const toggle = (/** @type {string} */ id) => setOpen(toggled(open, id));
   const stateOf = (/** @type {string} */ id) => (has(active, id) ? "active" : has(asking, id) ? "asking" : has(failed, id) ? "failed" : has(done, id) ? "done" : "");
 
   return html`<div class="graph">
     <div
       class="graph-frame" ref=${frame} tabindex="0" style=${{ height: `${Math.min(HIGHEST, Math.max(LOWEST, layout.height * FITTED))}px` }} role="group" aria-label="Drawing of the graph: arrows move it, plus and minus zoom, 0 fits it"
-      onKeyDown=${(/** @type {KeyboardEvent} */ event) => onKey(event, move, zoom, () => setPlace(null))} ...${drag}
+      onKeyDown=${(/** @type {KeyboardEvent} */ event) => onKey(event, move, zoom, () => setPlace(fitted))} ...${drag}
     >
       <svg role="img" aria-label=${summary(layout)} focusable="false">
         <title>${summary(layout)}</title>
@@ -69,7 +78,7 @@ function GraphView({ drawing, active, asking, done, failed }) {
         <g transform=${`translate(${shown.x} ${shown.y}) scale(${shown.scale})`}>
           ${layout.boxes.map((box) => html`<${Box} key=${box.id} box=${box} onClose=${() => toggle(box.id)} />`)}
           ${layout.edges.map((line) => html`<${Edge} key=${line.key} line=${line} arrow=${arrow} isLit=${stateOf(line.target) === "active"} />`)}
-          ${layout.nodes.map((node) => html`<${Node} key=${node.id} node=${node} state=${stateOf(node.id)}
+          ${layout.nodes.map((node) => html`<${Node} key=${node.id} node=${node} state=${stateOf(node.id)} isFound=${node.id === found} onDblClick=${() => zoomTo(node.id)}
             onClick=${node.kind === "subgraph" ? () => toggle(node.id) : undefined} />`)}
         </g>
       </svg>
@@ -77,8 +86,15 @@ function GraphView({ drawing, active, asking, done, failed }) {
     <div class="graph-tools" role="toolbar" aria-label="Drawing">
       <button type="button" onClick=${() => zoom(1 / ZOOM)} title="Smaller" aria-label="Smaller">−</button>
       <button type="button" onClick=${() => zoom(ZOOM)} title="Larger" aria-label="Larger">+</button>
-      <button type="button" onClick=${() => setPlace(null)} title="Fit">Fit</button>
-      ${subgraphsOf(drawing).filter((id) => isReachable(id, open)).map((id) => html`<button
+      <button type="button" onClick=${() => setPlace(fitted)} title="Show the whole graph">Fit</button>
+      ${layout.nodes.length > MANY && html`<select aria-label="Zoom to a node" value=${found} onChange=${(/** @type {Event} */ event) => zoomTo(/** @type {HTMLSelectElement} */ (event.currentTarget).value)}>
+        <option value="">Zoom to…</option>
+        ${layout.nodes.map((node) => html`<option key=${node.id} value=${node.id}>${node.id.split(":").join(" › ")}</option>`)}
+      </select>`}
+      ${subgraphs.length > 1 && html`
+        <button type="button" onClick=${() => (setPlace(null), setOpen(new Set(subgraphs)))} disabled=${open.size === subgraphs.length}>Expand all</button>
+        <button type="button" onClick=${() => (setPlace(null), setOpen(NONE))} disabled=${!open.size}>Collapse all</button>`}
+      ${subgraphs.filter((id) => isReachable(id, open)).map((id) => html`<button
         type="button" key=${id} aria-expanded=${open.has(id) ? "true" : "false"} title=${open.has(id) ? `Close the subgraph ${id}` : `Open the subgraph ${id}`}
         onClick=${() => (setPlace(null), toggle(id))}>${open.has(id) ? "▾" : "▸"} ${id.split(":").join(" › ")}</button>`)}
     </div>
@@ -104,11 +120,11 @@ function Edge({ line, arrow, isLit }) {
   </g>`;
 }
 
-/** @param {{node: import("./graph_layout.js").Placed, state: string, onClick?: () => void}} props */
-function Node({ node, state, onClick }) {
+/** @param {{node: import("./graph_layout.js").Placed, state: string, isFound: boolean, onClick?: () => void, onDblClick: () => void}} props */
+function Node({ node, state, isFound, onClick, onDblClick }) {
   const tools = node.tools.join(", ");
   const isRound = node.kind === "start" || node.kind === "end";
-  return html`<g class=${`graph-node ${node.kind} ${state}`} data-node=${node.id} data-state=${state || null} onClick=${onClick}
+  return html`<g class=${`graph-node ${node.kind} ${state}${isFound ? " found" : ""}`} data-node=${node.id} data-state=${state || null} onClick=${onClick} onDblClick=${onClick ? undefined : onDblClick}
       transform=${`translate(${node.x - node.width / 2} ${node.y - node.height / 2})`}>
     <title>${node.id}${state ? `: ${WORDS[state]}` : ""}</title>
     <rect width=${node.width} height=${node.height} rx=${isRound ? node.height / 2 : 6} />
@@ -117,9 +133,9 @@ function Node({ node, state, onClick }) {
   </g>`;
 }
 
-const WORDS = /** @type {Record<string, string>} */ ({ active: "works now", asking: "asks", done: "done", failed: "failed" });
+const WORDS = /** @type {Record<string, string>} */ ({ active: "running", asking: "asks", done: "done", failed: "failed" });
 
-/** What the drawing shows, for those who hear it. @param {{drawing: Drawing, open: Set<string>, stateOf: (id: string) => string}} props */
+/** The nodes and edges as a list for screen readers. @param {{drawing: Drawing, open: Set<string>, stateOf: (id: string) => string}} props */
 function NodeList({ drawing, open, stateOf }) {
   const { nodes, edges } = useMemo(() => visible(drawing, open), [drawing, open]);
   const outOf = (/** @type {string} */ id) => edges.filter((edge) => edge.source === id);
@@ -170,7 +186,13 @@ function zoomed(place, factor, about) {
   return { scale, x: about.x - (about.x - place.x) * by, y: about.y - (about.y - place.y) * by };
 }
 
-/** Where the whole drawing is seen. @param {{current: HTMLElement|null}} frame @param {{width: number, height: number}} layout */
+/** Return the place at which a node is in the middle of the frame. @param {{x: number, y: number}} node @param {number} scale @param {{x: number, y: number}} middle @returns {Place} */
+const centered = (node, scale, middle) => ({ scale, x: middle.x - node.x * scale, y: middle.y - node.y * scale });
+
+/**
+ * Return two places: `fitted` shows the whole drawing. `first` is the same, or the start of a large drawing at a readable scale.
+ * @param {{current: HTMLElement|null}} frame @param {import("./graph_layout.js").Layout} layout
+ */
 function useFitted(frame, layout) {
   const [size, setSize] = useState({ width: 0, height: 0 });
   useEffect(() => {
@@ -181,11 +203,14 @@ function useFitted(frame, layout) {
   }, []);
   return useMemo(() => {
     const scale = Math.min(FITTED, size.width / (layout.width || 1), size.height / (layout.height || 1)) || 1;
-    return { scale, x: (size.width - layout.width * scale) / 2, y: (size.height - layout.height * scale) / 2 };
+    const fitted = { scale, x: (size.width - layout.width * scale) / 2, y: (size.height - layout.height * scale) / 2 };
+    if (scale >= READABLE || !size.width) return { fitted, first: fitted };
+    const start = layout.nodes.find((node) => node.kind === "start") ?? layout.nodes[0] ?? { x: 0, y: 0 };
+    return { fitted, first: centered(start, READABLE, { x: size.width / 2, y: start.y * READABLE + 12 }) };
   }, [size, layout]);
 }
 
-/** Zooms with Ctrl and the wheel, as maps do; the wheel alone scrolls the page. @param {{current: HTMLElement|null}} frame @param {(change: (place: Place) => Place) => void} move */
+/** Zoom with Ctrl and the wheel. The wheel alone scrolls the page. @param {{current: HTMLElement|null}} frame @param {(change: (place: Place) => Place) => void} move */
 function useWheel(frame, move) {
   const latest = useRef(move);
   latest.current = move;

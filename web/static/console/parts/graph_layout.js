@@ -1,4 +1,4 @@
-// Where the nodes and edges of a graph are drawn. Subgraphs are closed until somebody opens them.
+// Positions of the nodes and edges of a graph. Subgraphs are closed at first.
 
 import dagre from "../../vendor/dagre.js";
 
@@ -14,7 +14,7 @@ const SEPARATOR = ":";
  * @typedef {{width: number, height: number, nodes: Placed[], edges: Line[], boxes: Placed[]}} Layout
  */
 
-/** The subgraphs that a drawing has, outer ones first. @param {Drawing} drawing */
+/** Return the subgraphs of a drawing, outer ones first. @param {Drawing} drawing */
 export function subgraphsOf(drawing) {
   const found = new Set();
   for (const { id } of drawing.nodes) {
@@ -24,7 +24,7 @@ export function subgraphsOf(drawing) {
   return /** @type {string[]} */ ([...found].sort());
 }
 
-/** What stands for a node while some subgraphs are closed. @param {string} id @param {Set<string>} open */
+/** Return the node that represents a node: the outermost closed subgraph around it, or the node. @param {string} id @param {Set<string>} open */
 export function shownAs(id, open) {
   const parts = id.split(SEPARATOR);
   for (let depth = 1; depth < parts.length; depth += 1) {
@@ -34,7 +34,7 @@ export function shownAs(id, open) {
   return id;
 }
 
-/** Nodes and edges that are visible. @param {Drawing} drawing @param {Set<string>} open */
+/** Return the visible nodes and edges. @param {Drawing} drawing @param {Set<string>} open */
 export function visible(drawing, open) {
   const subgraphs = new Set(subgraphsOf(drawing));
   const nodes = new Map();

@@ -1,4 +1,4 @@
-// The graphs of a deployment, by the assistants that they came with.
+// The graphs of a deployment, from the assistants that the service created for them.
 
 import { deployment } from "../core/api.js";
 import { useResource } from "../core/resource.js";

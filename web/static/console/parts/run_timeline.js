@@ -106,7 +106,7 @@ function Person({ name, thread, band }) {
 /** @param {{input: any, inputTitle: string, output: any, outputTitle: string, questions?: any[]}} props */
 const Both = ({ input, inputTitle, output, outputTitle, questions = [] }) => html`
   <div class="in-and-out">
-    <section aria-label=${inputTitle}><h4>${inputTitle}</h4>${input == null || (Array.isArray(input) && !input.length) ? html`<p class="quiet">None.</p>` : html`<${Json} value=${input} collapsed=${2} label=${inputTitle} />`}</section>
-    <section aria-label=${outputTitle}><h4>${outputTitle}</h4>${output == null ? html`<p class="quiet">${questions.length ? "Nothing: it asked a question." : "Nothing."}</p>` : html`<${Json} value=${output} collapsed=${2} label=${outputTitle} />`}
+    <section><h4>${inputTitle}</h4>${input == null || (Array.isArray(input) && !input.length) ? html`<p class="quiet">None.</p>` : html`<${Json} value=${input} collapsed=${4} label=${inputTitle} />`}</section>
+    <section><h4>${outputTitle}</h4>${output == null ? html`<p class="quiet">${questions.length ? "Nothing: it asked a question." : "Nothing."}</p>` : html`<${Json} value=${output} collapsed=${4} label=${outputTitle} />`}
       ${questions.map((each) => html`<${Json} key=${each.id} value=${each.value} label="Question" />`)}</section>
   </div>`;

@@ -1,15 +1,15 @@
-// What the nodes of a graph did in a run, one below the other: their output, what they told, their subgraphs within.
+// The steps of a run in the playground: each node with its output, its custom events and the steps of its subgraph.
 
 import { html, useMemo, useRef, useState } from "../core/dom.js";
 import { duration, text as oneLine } from "../core/format.js";
 import { MessageView } from "./chat.js";
 import { ErrorBox, Json } from "./index.js";
 
-const SHOWN = 60; // newest ones that are drawn at first
+const SHOWN = 60; // newest items that are drawn at first
 const NONE = { value: new Map() };
 const NO_TOOLS = { value: {} };
 const NO_EDIT = { current: undefined };
-const WORDS = /** @type {Record<string, string>} */ ({ working: "works", done: "done", failed: "failed", asks: "asks", stopped: "stopped" });
+const WORDS = /** @type {Record<string, string>} */ ({ working: "running", done: "done", failed: "failed", asks: "asks", stopped: "stopped" });
 
 /**
  * @typedef {import("./run_view.js").Step} Step
@@ -19,7 +19,7 @@ const WORDS = /** @type {Record<string, string>} */ ({ working: "works", done: "
 /** @param {{items: (Step|Told)[], phase: any}} props */
 export function Steps({ items, phase }) {
   const [limit, setLimit] = useState(SHOWN);
-  const drawn = useRef(new WeakMap()); // one that is drawn changes by its own signals
+  const drawn = useRef(new WeakMap()); // a drawn item updates by its own signals
   const draw = (/** @type {Step|Told} */ item) => {
     if (!drawn.current.has(item)) drawn.current.set(item, item.kind === "step" ? html`<${StepView} key=${item.key} step=${item} phase=${phase} />` : html`<${ToldView} key=${item.key} data=${item.data} />`);
     return drawn.current.get(item);
@@ -35,7 +35,7 @@ function StepView({ step, phase }) {
   const status = step.status.value;
   const inner = step.items.value;
   const hasInner = inner.some((/** @type {any} */ item) => item.kind === "step");
-  const [isOpen, setOpen] = useState(/** @type {boolean|null} */ (null)); // null: nobody has said
+  const [isOpen, setOpen] = useState(/** @type {boolean|null} */ (null)); // null: not chosen by the user
   const shown = isOpen ?? (hasInner && status === "working");
   return html`<li class=${`step ${status}`} data-step=${step.path} data-state=${status}>
     <button type="button" class="step-head" aria-expanded=${shown ? "true" : "false"} onClick=${() => setOpen(!shown)}>

@@ -9,7 +9,7 @@ import { duration } from "../core/format.js";
  * @typedef {{band: Band, depth: number, from: number, until: number, hasInner: boolean, isOpen: boolean}} Row
  * @typedef {{from: number, until: number}} View in milliseconds
  * @typedef {{from: number, until: number, left: number, width: number, isGap: boolean}} Part of the axis, `left` and `width` as parts of 1
- * @typedef {{parts: Part[], place: (at: number) => number, ticks: {left: number, text: string}[], gaps: {left: number, width: number, text: string}[]}} Axis
+ * @typedef {{parts: Part[], place: (at: number) => number, ticks: {left: number, text: string, isEnd?: boolean}[], gaps: {left: number, width: number, text: string}[]}} Axis
  */
 
 const GAP = 0.12, GAPS = 0.4; // of the axis: one gap at most, all gaps at most
@@ -111,13 +111,14 @@ function piecesOf(busy, view) {
   return pieces;
 }
 
-/** Ticks with the time since the start of the view; on a shortened axis one at the start of each part. @param {Part[]} parts @param {View} view */
+/** Ticks with the time since the start of the view. On a shortened axis each wide part has one at its start and at its end. @param {Part[]} parts @param {View} view */
 function ticksOf(parts, view) {
   const after = (/** @type {number} */ at) => duration((at - view.from) / 1000);
   if (parts.some((part) => part.isGap)) {
-    return parts.filter((part) => !part.isGap && part.width > 0.08).map((part) => ({ left: part.left, text: after(part.from) }));
+    return parts.filter((part) => !part.isGap && part.width > 0.08)
+      .flatMap((part) => [{ left: part.left, text: after(part.from) }, ...(part.width > 0.2 ? [{ left: part.left + part.width, text: after(part.until), isEnd: true }] : [])]);
   }
-  return Array.from({ length: TICKS + 1 }, (_, tick) => ({ left: tick / TICKS, text: after(view.from + ((view.until - view.from) * tick) / TICKS) }));
+  return Array.from({ length: TICKS + 1 }, (_, tick) => ({ left: tick / TICKS, isEnd: tick === TICKS, text: after(view.from + ((view.until - view.from) * tick) / TICKS) }));
 }
 
 /** A view around a band, with a margin. @param {Row} row @returns {View} */

@@ -69,7 +69,7 @@ export function Timeline({ bands, now, label, detail }) {
         ${isNested && html`<button type="button" onClick=${() => setClosed(closed.size ? new Set() : new Set(inner))}>${closed.size ? "Expand all" : "Collapse nodes"}</button>`}
       </div>
       <div class="timeline-axis" aria-hidden="true">
-        ${axis.ticks.map((tick) => html`<span key=${tick.left} class=${tick.left > 0.95 ? "last" : ""} style=${{ left: `${tick.left * 100}%` }}>${tick.text}</span>`)}
+        ${axis.ticks.map((tick) => html`<span key=${tick.left} class=${tick.isEnd ? "last" : ""} style=${{ left: `${tick.left * 100}%` }}>${tick.text}</span>`)}
       </div>
       <${Windowed} class="timeline-rows" role="tree" label=${label} count=${rows.length} rowHeight=${isNarrow ? NARROW_ROW_HEIGHT : ROW_HEIGHT} render=${render} active=${place} onKeyDown=${onKeyDown} />
       ${row && html`<${Chosen} row=${row} detail=${detail} onClose=${() => setChosen(null)} />`}
@@ -86,10 +86,11 @@ function Bar({ row, axis, isChosen, onChoose, onToggle, onZoom }) {
   const took = duration((until - from) / 1000);
   return html`
     <div class=${`timeline-row${isChosen ? " chosen" : ""}`} role="treeitem" aria-level=${depth + 1} aria-selected=${isChosen} aria-expanded=${row.hasInner ? row.isOpen : null}
-      aria-label=${`${KINDS[band.kind] ?? band.kind} ${name}, ${took}${status ? `, ${status}` : ""}`} data-kind=${band.kind} data-status=${band.status} onClick=${onChoose} onDblClick=${onZoom}>
+      data-kind=${band.kind} data-status=${band.status} onClick=${onChoose} onDblClick=${onZoom}>
       <span class="timeline-name" style=${{ paddingLeft: `${Math.min(depth, 8) * 14}px` }} title=${name}>
-        <span class="timeline-toggle" onClick=${row.hasInner ? (/** @type {Event} */ event) => (event.stopPropagation(), onToggle()) : undefined}>${row.hasInner ? (row.isOpen ? "▾" : "▸") : ""}</span>
-        ${name} <small>${band.kind === "model" || band.kind === "tool" ? KINDS[band.kind] : ""}</small>
+        <span class="timeline-toggle" aria-hidden="true" onClick=${row.hasInner ? (/** @type {Event} */ event) => (event.stopPropagation(), onToggle()) : undefined}>${row.hasInner ? (row.isOpen ? "▾" : "▸") : ""}</span>
+        <span class="unseen">${KINDS[band.kind] ?? band.kind} </span>${name}
+        ${(band.kind === "model" || band.kind === "tool") && html` <small aria-hidden="true">${KINDS[band.kind]}</small>`}
       </span>
       <span class="timeline-track">
         ${axis.gaps.map((gap) => html`<span key=${gap.left} class="timeline-gap" style=${{ left: `${gap.left * 100}%`, width: `${gap.width * 100}%` }} title=${`${gap.text}, shortened`}></span>`)}
