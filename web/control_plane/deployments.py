@@ -61,7 +61,7 @@ DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED
 MAX_PAGE = 100
 INBOX = {"description": "Rules for questions to people. null: those of langgraph.json"}
 # fields of a PATCH that change the deployment without a new revision
-SETTINGS = ("display_name", "pool", "limits", "inbox", "source_config")
+SETTINGS = ("display_name", "pool", "limits", "source_config", "inbox")
 CANCELLED_BATCHES = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 

@@ -50,7 +50,7 @@ export default function OverviewPage({ query }) {
       <div class="overview-panels">
         ${!isEmpty && html`<${Failed} failures=${failures.data} />`}
         <${Pools} pools=${workers.data?.pools} />
-        <${Changes} changes=${changes.data?.resources} known=${records.data} />
+        <${Changes} changes=${changes.data?.resources} known=${records.data ?? {}} />
       </div>
       ${!isEmpty && html`<${Charts} window=${window} series=${series.data} />`}
     <//>`;
@@ -215,10 +215,10 @@ function Pools({ pools }) {
       <ul class="rows">
         ${pools.map((pool) => html`
           <li key=${pool.name} class="row-of-bar">
-            <span class="row-name"><b>${pool.name}</b> <span class="quiet">${runnersInWords(pool)}</span>${pool.silent > 0 && html` <span class="bad">${count(pool.silent)} silent</span>`}</span>
+            <span class="row-name"><b>${pool.name}</b></span>
             <span class="row-value"><b>${count(pool.running)}</b> of ${count(pool.slots)} slots</span>
-            <${Bar} part=${pool.slots ? pool.running / pool.slots : 0} kind=${saturationOf(pool)} />
-            <span class=${isUnserved(pool) ? "row-note bad" : "row-note"}>${waitInWords(pool)}</span>
+            <${Bar} part=${isUnserved(pool) ? 1 : pool.slots ? pool.running / pool.slots : 0} kind=${saturationOf(pool)} />
+            <span class="row-note">${runnersInWords(pool)}${pool.silent > 0 && html`, <span class="bad">${count(pool.silent)} silent</span>`} · <span class=${isUnserved(pool) ? "bad" : ""}>${waitInWords(pool)}</span></span>
           </li>`)}
       </ul>
     <//>`;
