@@ -107,6 +107,19 @@ def test_every_page_is_in_the_table_of_routes() -> None:
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
+def test_every_icon_is_used() -> None:
+    icons = CONSOLE / "parts" / "icons.js"
+    names = re.findall(r'^  (\w+): "M', icons.read_text(), re.MULTILINE)
+    used = {
+        name
+        for path in scripts(CONSOLE)
+        if path != icons
+        for name in re.findall(r'"(\w+)"', path.read_text())
+    }
+    assert names
+    assert set(names) <= used
+
+
 # Text colours and the backgrounds that they appear on, as custom properties of the style sheet.
 ON_PAGE = ("text", "quiet", "accent", "good", "bad", "warn", "busy")
 PAIRS = [

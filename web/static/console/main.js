@@ -12,32 +12,29 @@ import { Navigation } from "./parts/navigation.js";
 import { Palette, openPalette } from "./parts/palette.js";
 import { SignIn } from "./parts/sign_in.js";
 
-/**
- * A page. `nav` is its entry in the navigation: the group, the least role, the icon, and a signal whose number stands beside the label.
- * @typedef {{path: string, load: () => Promise<any>, nav?: {label: string, at: "service" | "deployment" | "administration", path: string, icon: keyof typeof import("./parts/icons.js").ICONS, role?: string, count?: {value: number | null}}}} Route
- */
+/** @typedef {{path: string, load: () => Promise<any>, nav?: {label: string, at: "service" | "deployment", path: string, role?: string, count?: { value: number | null }}}} Route */
 
-/** Routes in alphabetical order of their paths. @type {Route[]} */
+/** In alphabetical order of their paths; `nav` has a page in the navigation. @type {Route[]} */
 const ROUTES = [
-  { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", icon: "overview", path: "/" } },
-  { path: "/d/:name/assistants", load: () => import("./pages/assistants.js"), nav: { label: "Assistants", at: "deployment", icon: "assistants", path: "/d/:name/assistants" } },
+  { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
+  { path: "/d/:name/assistants", load: () => import("./pages/assistants.js"), nav: { label: "Assistants", at: "deployment", path: "/d/:name/assistants" } },
   { path: "/d/:name/assistants/:id", load: () => import("./pages/assistant.js") },
-  { path: "/d/:name/crons", load: () => import("./pages/crons.js"), nav: { label: "Crons", at: "deployment", icon: "clock", path: "/d/:name/crons" } },
-  { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", icon: "playground", path: "/d/:name/playground" } },
-  { path: "/d/:name/runs", load: () => import("./pages/runs.js"), nav: { label: "Runs", at: "deployment", icon: "runs", path: "/d/:name/runs" } },
+  { path: "/d/:name/crons", load: () => import("./pages/crons.js"), nav: { label: "Crons", at: "deployment", path: "/d/:name/crons" } },
+  { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", path: "/d/:name/playground" } },
+  { path: "/d/:name/runs", load: () => import("./pages/runs.js"), nav: { label: "Runs", at: "deployment", path: "/d/:name/runs" } },
   { path: "/d/:name/runs/:thread/:run", load: () => import("./pages/run.js") },
-  { path: "/d/:name/store", load: () => import("./pages/store.js"), nav: { label: "Store", at: "deployment", icon: "store", path: "/d/:name/store" } },
-  { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", icon: "threads", path: "/d/:name/threads" } },
+  { path: "/d/:name/store", load: () => import("./pages/store.js"), nav: { label: "Store", at: "deployment", path: "/d/:name/store" } },
+  { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", path: "/d/:name/threads" } },
   { path: "/d/:name/threads/:thread", load: () => import("./pages/thread.js") },
-  { path: "/d/:name/webhooks", load: () => import("./pages/webhooks.js"), nav: { label: "Webhooks", at: "deployment", icon: "webhooks", path: "/d/:name/webhooks" } },
-  { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", icon: "deployment", path: "/deployments/:id" } },
+  { path: "/d/:name/webhooks", load: () => import("./pages/webhooks.js"), nav: { label: "Webhooks", at: "deployment", path: "/d/:name/webhooks" } },
+  { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", path: "/deployments/:id" } },
   { path: "/device", load: () => import("./pages/device.js") },
-  { path: "/inbox", load: () => import("./pages/inbox.js"), nav: { label: "Inbox", at: "service", icon: "inbox", path: "/inbox", count: openQuestions } },
-  { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "administration", icon: "key", path: "/keys", role: "admin" } },
-  { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "administration", icon: "organizations", path: "/organizations" } },
-  { path: "/providers", load: () => import("./pages/providers.js"), nav: { label: "OAuth providers", at: "administration", icon: "providers", path: "/providers" } },
-  { path: "/usage", load: () => import("./pages/usage.js"), nav: { label: "Usage", at: "service", icon: "usage", path: "/usage" } },
-  { path: "/workers", load: () => import("./pages/workers.js"), nav: { label: "Workers", at: "service", icon: "workers", path: "/workers" } },
+  { path: "/inbox", load: () => import("./pages/inbox.js"), nav: { label: "Inbox", at: "service", path: "/inbox", count: openQuestions } },
+  { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "service", path: "/keys", role: "admin" } },
+  { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "service", path: "/organizations" } },
+  { path: "/providers", load: () => import("./pages/providers.js"), nav: { label: "OAuth providers", at: "service", path: "/providers" } },
+  { path: "/usage", load: () => import("./pages/usage.js"), nav: { label: "Usage", at: "service", path: "/usage" } },
+  { path: "/workers", load: () => import("./pages/workers.js"), nav: { label: "Workers", at: "service", path: "/workers" } },
 ];
 
 const matchers = ROUTES.map((route) => ({ route, match: matcher(route.path) }));

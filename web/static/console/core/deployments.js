@@ -1,4 +1,4 @@
-// Records of deployments, by name or by id, and the deployment that the current page belongs to.
+// Records of deployments that pages share, by name or by id.
 
 import { control } from "./api.js";
 import { signal } from "./dom.js";
@@ -8,7 +8,7 @@ import { useResource } from "./resource.js";
 export const currentDeployment = signal(null);
 
 /**
- * The record of a deployment by `id` or by `name`; null while it loads.
+ * The record of the deployment that the address names, by `id` or by `name`; null while it is not known.
  * @param {{id?: string, name?: string}} params
  * @returns {any | null}
  */
@@ -16,7 +16,7 @@ export function useDeployment({ id, name }) {
   return useDeploymentResource({ id, name }).data ?? null;
 }
 
-/** The record of a deployment as a resource, with its error and `reload`. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
+/** The same with its error and how to load it again. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
 export function useDeploymentResource({ id, name }, options = {}) {
   return useResource((signal) => load({ id, name }, signal), [id, name], options);
 }

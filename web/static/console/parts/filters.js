@@ -1,4 +1,4 @@
-// Conversion of filters from the text in their fields to values for the API, and the periods of time filters.
+// What people type into filters, as what the API takes; and the periods they choose from.
 
 export const PERIODS = [
   { value: "", label: "Any time" },
@@ -12,7 +12,7 @@ export const PERIODS = [
 const SECONDS = { m: 60, h: 3_600, d: 86_400 };
 
 /**
- * Return the start of a period (`15m`, `7d`, or a time) in ISO 8601, or undefined without a period.
+ * The start of a period (`15m`, `7d`, or a time) in ISO 8601; undefined where there is none.
  * @param {string | undefined} period
  * @param {number} [now] milliseconds
  * @returns {string | undefined}
@@ -26,23 +26,23 @@ export function since(period, now = Date.now()) {
 }
 
 /**
- * Parse a filter: a JSON object, or `key=value` pairs separated by commas, with `a.b=1` for nested keys. A value that is valid
- * JSON (`3`, `true`, `"3"`) is used as such, any other as text. Throws an Error with a message for the user.
+ * A filter as an object: JSON, or `key=value` parts with commas between them, `a.b=1` for what is inside. A value that is
+ * JSON (`3`, `true`, `"3"`) is meant as such, other text as it is. Throws what is wrong, in words.
  * @param {string | undefined} text
  * @returns {Record<string, unknown> | undefined}
  */
 export function filterOf(text) {
-  const trimmed = (text ?? "").trim();
-  if (!trimmed) return undefined;
-  if (trimmed.startsWith("{")) return jsonObject(trimmed);
+  const said = (text ?? "").trim();
+  if (!said) return undefined;
+  if (said.startsWith("{")) return jsonObject(said);
   /** @type {Record<string, any>} */
-  const filter = {};
-  for (const part of parts(trimmed)) {
+  const found = {};
+  for (const part of parts(said)) {
     const at = part.indexOf("=");
     if (at < 1) throw new Error(`"${part.slice(0, 60)}" is neither key=value nor JSON`);
-    place(filter, part.slice(0, at).trim().split("."), valueOf(part.slice(at + 1).trim()));
+    place(found, part.slice(0, at).trim().split("."), valueOf(part.slice(at + 1).trim()));
   }
-  return filter;
+  return found;
 }
 
 /** @param {string} text */
@@ -56,10 +56,10 @@ function jsonObject(text) {
   return value;
 }
 
-/** Split at commas outside of quotes and brackets. @param {string} text */
+/** Splits at commas that are not within quotes or brackets. @param {string} text */
 function parts(text) {
-  const matches = text.match(/(?:"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^,])+/g) ?? [];
-  return matches.map((part) => part.trim()).filter(Boolean);
+  const found = text.match(/(?:"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^,])+/g) ?? [];
+  return found.map((part) => part.trim()).filter(Boolean);
 }
 
 /** @param {Record<string, any>} object @param {string[]} path @param {unknown} value */

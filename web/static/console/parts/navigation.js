@@ -12,14 +12,19 @@ import { kindOf } from "./small.js";
 import { standingOf } from "./standing.js";
 
 /** @typedef {import("../main.js").Route} Route */
-/** @typedef {NonNullable<Route["nav"]>} Entry */
+/** @typedef {"service" | "deployment" | "administration"} Group */
+/** @typedef {NonNullable<Route["nav"]> & {icon: keyof typeof import("./icons.js").ICONS}} Entry */
 
 const STATUS_EVERY_MS = 15_000;
-const ORDER = [
-  "Inbox", "Overview", "Usage", "Workers",
-  "Deployment", "Playground", "Threads", "Runs", "Assistants", "Crons", "Store", "Webhooks",
-  "API keys", "OAuth providers", "Organizations",
-];
+/** The entries of each group in their order, with their icons. @type {Record<Group, Record<string, keyof typeof import("./icons.js").ICONS>>} */
+const GROUPS = {
+  service: { Inbox: "inbox", Overview: "overview", Usage: "usage", Workers: "workers" },
+  deployment: {
+    Deployment: "deployment", Playground: "playground", Threads: "threads", Runs: "runs",
+    Assistants: "assistants", Crons: "clock", Store: "store", Webhooks: "webhooks",
+  },
+  administration: { "API keys": "key", "OAuth providers": "providers", Organizations: "organizations" },
+};
 
 /** @param {{routes: Route[], onSearch: () => void}} props */
 export function Navigation({ routes, onSearch }) {
@@ -28,9 +33,11 @@ export function Navigation({ routes, onSearch }) {
   useEffect(followOpenQuestions, []);
   useEffect(() => setOpen(false), [path]);
   const id = path.startsWith("/deployments/") ? params.id : undefined;
-  const { data: current } = useDeploymentResource({ name: params.name, id }, params.name || id ? { every: STATUS_EVERY_MS } : {});
-  useEffect(() => void (currentDeployment.value = current ?? null), [current]);
-  const list = (/** @type {Entry["at"]} */ at) => html`<ul>${entriesOf(routes, at).map((entry) => html`<${Link} key=${entry.label} entry=${entry} path=${path} deployment=${current} />`)}</ul>`;
+  const { data: record, loading } = useDeploymentResource({ name: params.name, id }, params.name || id ? { every: STATUS_EVERY_MS } : {});
+  // The group has its place before the record is loaded: the entries below it would move otherwise.
+  const current = record ?? (loading && (params.name || id) ? { name: params.name, id } : null);
+  useEffect(() => void (currentDeployment.value = record ?? null), [record]);
+  const list = (/** @type {Group} */ at) => html`<ul>${entriesOf(routes, at).map((entry) => html`<${Link} key=${entry.label} entry=${entry} path=${path} deployment=${current} />`)}</ul>`;
   return html`
     <nav class=${isOpen ? "side open" : "side"} aria-label="Main">
       <div class="side-inner">
@@ -52,18 +59,24 @@ export function Navigation({ routes, onSearch }) {
 
 /**
  * The entries of a group that the caller's role may see, in their order.
- * @param {Route[]} routes @param {Entry["at"]} at
+ * @param {Route[]} routes @param {Group} group
  * @returns {Entry[]}
  */
-export function entriesOf(routes, at) {
-  const entries = routes.flatMap(({ nav }) => (nav?.at === at && can(nav.role ?? "read") ? [nav] : []));
-  return entries.sort((one, other) => ORDER.indexOf(one.label) - ORDER.indexOf(other.label));
+export function entriesOf(routes, group) {
+  return Object.entries(GROUPS[group]).flatMap(([label, icon]) => {
+    const nav = routes.find((route) => route.nav?.label === label)?.nav;
+    return nav && can(nav.role ?? "read") ? [{ ...nav, icon }] : [];
+  });
 }
 
-/** The address of an entry; those of a deployment need its record. @param {Entry} entry @param {{id: string, name: string} | undefined} [deployment] */
+/**
+ * The address of an entry; undefined while the name or the id of its deployment is not known.
+ * @param {Entry} entry @param {{id?: string, name?: string} | null} [deployment]
+ */
 export function addressOfEntry(entry, deployment) {
-  if (entry.at !== "deployment" || !deployment) return href(entry.path);
-  return href(entry.path.replace(":name", encodeURIComponent(deployment.name)).replace(":id", deployment.id));
+  const { id, name } = deployment ?? {};
+  const path = entry.path.replace(":name", name ? encodeURIComponent(name) : ":name").replace(":id", id ?? ":id");
+  return path.includes("/:") ? undefined : href(path);
 }
 
 /** @param {{entry: Entry, path: string, deployment: any}} props */
@@ -77,10 +90,10 @@ function isIn(path, pattern) {
   return new RegExp(`^${pattern.replace(/:\w+/g, "[^/]+")}(/|$)`).test(path);
 }
 
-/** The deployment's name with a dot in the colour of its status. @param {{record: any}} props */
+/** The deployment's name with a dot in the colour of its status. @param {{record: any}} props `record` has only a name or an id while it loads */
 function CurrentDeployment({ record }) {
-  const [{ status }] = standingOf({ status: record.status, serving: record.active_revision_number, newest: record.latest_revision_number, newestStatus: record.latest_revision_status });
-  return html`<h2 class="side-group of-deployment" title=${record.name}><i class=${`dot ${kindOf(status)}`} title=${status}></i><span>${record.display_name ?? record.name}</span></h2>`;
+  const [{ status }] = !record.status ? [{ status: "loading" }] : standingOf({ status: record.status, serving: record.active_revision_number, newest: record.latest_revision_number, newestStatus: record.latest_revision_status });
+  return html`<h2 class="side-group of-deployment" title=${record.name}><i class=${`dot ${kindOf(status)}`} title=${status}></i><span>${record.display_name ?? record.name ?? "Deployment"}</span></h2>`;
 }
 
 /** @param {{onClick: () => void}} props */
@@ -108,7 +121,7 @@ function Account() {
   return html`
     <p class="account" title=${`runyard ${caller.version}`}><b>${caller.organization.name}</b><br /><span class="quiet">${caller.user ? `${caller.user.name}, ` : caller.key ? `${caller.key.name || caller.key.id}, ` : ""}${caller.role}</span></p>
     <div class="account-actions">
-      ${GUIDE && html`<a href=${GUIDE} target="_blank" rel="noopener">Docs</a>`}
+      ${GUIDE && html`<a href=${GUIDE} target="_blank" rel="noopener"><${Icon} name="docs" /> Docs</a>`}
       ${isSignedIn() ? html`<${Button} kind="plain" onClick=${leave}>Sign out<//>` : isDev && html`<${Button} kind="plain" title="Needed to deploy and to change variables or limits" onClick=${() => signOut()}>Use a key<//>`}
     </div>`;
 }

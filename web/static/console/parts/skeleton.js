@@ -14,6 +14,3 @@ export function Skeleton({ shape = "text", lines = shape === "facts" ? 4 : 5 }) 
       ${Array.from({ length: lines }, (_, at) => html`<div key=${at} class="skeleton-line" aria-hidden="true">${shape !== "text" && html`<span class="bone short"></span>`}<span class="bone"></span></div>`)}
     </div>`;
 }
-
-/** What a page shows until its content is there. @param {{shape?: "table" | "facts" | "text", lines?: number}} props */
-export const Loading = ({ shape = "table", lines }) => html`<${Skeleton} shape=${shape} lines=${lines} />`;

@@ -2,9 +2,10 @@
 
 import { html, signal, useState } from "../core/dom.js";
 import { NOTHING, ago, duration, iso, short } from "../core/format.js";
-import { Icon } from "./icons.js";
 import { standingOf } from "./standing.js";
 import { notify } from "./toasts.js";
+import { Icon } from "./icons.js";
+import { Skeleton } from "./skeleton.js";
 
 const GOOD = new Set(["success", "idle", "ready", "deployed", "delivered", "enabled", "active", "completed", "serving", "ok"]);
 const BUSY = new Set(["pending", "running", "busy", "building", "deploying", "awaiting_build", "awaiting_deploy", "creating", "queued", "awaiting_database"]);
@@ -90,5 +91,8 @@ export function Empty({ title, text, action, icon }) {
 export function ErrorBox({ error, retry }) {
   if (!error) return null;
   return html`<div class="error-box" role="alert"><p>${String(error.detail ?? error.message ?? error).slice(0, 5000)}</p>
-    ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}</div>`;
+    ${retry && html`<button type="button" onClick=${retry}><${Icon} name="refresh" />Try again</button>`}</div>`;
 }
+
+/** What a page shows until its content is there. @param {{shape?: "table" | "facts" | "text", lines?: number}} props */
+export const Loading = ({ shape = "table", lines }) => html`<${Skeleton} shape=${shape} lines=${lines} />`;
