@@ -261,12 +261,12 @@ def _decoded(provider: Provider, id_token: str) -> jwt.Token:
 def _fetch_keys(provider: Provider) -> _Keys:
     document = _document(provider.keys_url)
     usable = [key for key in document.get("keys") or () if isinstance(key, dict) and key.get("kty") != "oct"]
+    if not usable:
+        raise OutsideFailed("The provider publishes no key that signs ID tokens")
     try:
         keys = KeySet.import_key_set({"keys": usable})
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise OutsideFailed("The keys of the provider cannot be read") from error
-    if not usable:
-        raise OutsideFailed("The provider publishes no key that signs ID tokens")
     fetched = _keys[provider.keys_url] = _Keys(keys, time.monotonic())
     return fetched
 

@@ -28,6 +28,7 @@ def test_a_key_learns_its_name_role_and_organization(app: Flask) -> None:
             "role": role,
             "organization": {"id": str(id), "name": name},
             "key": {"id": key.split("_")[1], "name": "ci"},
+            "user": None,
             "version": __version__,
             "dev": False,
         }

@@ -76,6 +76,10 @@ CREATES_NOTHING = (
     "/v2/listeners",
     "/v2/auth/authenticate",
     "/v2/auth/callback/{provider_id}",
+    "/v2/sign-in/device",
+    "/v2/sign-in/device/answer",
+    "/v2/sign-in/device/token",
+    "/v2/sign-out",
 )
 
 

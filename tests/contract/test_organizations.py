@@ -16,7 +16,7 @@ from tests.contract.conftest import ControlPlane, caller, new_key
 
 DEFAULT = str(DEFAULT_ORGANIZATION_ID)
 KEY_FIELDS = {
-    "id", "name", "role", "created_at", "expires_at", "last_used_at", "revoked_at", "max_concurrent_runs",
+    "id", "name", "role", "created_at", "created_by", "expires_at", "last_used_at", "revoked_at", "max_concurrent_runs",
     "max_tokens_per_day", "max_run_tokens",
 }  # fmt: skip
 

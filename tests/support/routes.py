@@ -126,6 +126,16 @@ CALLS: dict[Route, Call] = {
     ("PATCH", "/v2/keys/<key_id>"): Call("admin", body={"name": "mine"}),
     ("DELETE", "/v2/keys/<key_id>"): Call("admin"),
 
+    ("GET", "/v2/sign-in"): Call("open"),
+    ("GET", "/v2/sign-in/start"): Call("open"),
+    ("GET", "/v2/sign-in/callback"): Call("open"),
+    ("GET", "/v2/sign-in/session"): Call("open"),
+    ("POST", "/v2/sign-out"): Call("open"),
+    ("POST", "/v2/sign-in/device"): Call("open"),
+    ("POST", "/v2/sign-in/device/token"): Call("open", body={"device_code": "c"}),
+    ("GET", "/v2/sign-in/device"): Call("read", query={"user_code": "c"}, foreign=403),
+    ("POST", "/v2/sign-in/device/answer"): Call("read", body={"user_code": "c", "approve": True}, foreign=403),
+
     ("GET", "/v2/auth/callback/<provider_id>"): Call("open"),
     ("POST", "/v2/auth/callback/<provider_id>"): Call("run", body={"code": "c", "state": "s"}),
     ("POST", "/v2/auth/providers"): Call("deploy"),
