@@ -23,6 +23,13 @@ START = f"{PULL}__start__"  # the task that writes the input
 Span = dict[str, Any]
 
 
+class Step(NamedTuple):
+    """The begin of a step, and the nodes of the `Send` objects in its checkpoint. The checkpoint itself may be large."""
+
+    began: float
+    sent_to: tuple[str, ...]
+
+
 class NodeTimes:
     """When each step of a run began and each of its tasks ended, as its saver observes them.
 
@@ -31,16 +38,16 @@ class NodeTimes:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self._steps: dict[tuple[str, str], tuple[float, Checkpoint]] = {}  # by namespace and checkpoint id
+        self._steps: dict[tuple[str, str], Step] = {}  # by namespace and checkpoint id
         self._tasks: dict[str, tuple[str, str, str, float, str | None]] = {}
         self._seen: dict[str, float] = {}  # subgraphs and callers, with the time of the first observation
-        self._loaded: dict[str, Checkpoint] = {}  # by id: those at which an earlier run stopped
+        self._loaded: dict[str, tuple[str, ...]] = {}  # `sent_to` of the checkpoints of earlier runs, by id
         self.dropped = 0
 
     def begin_step(self, ns: str, checkpoint: Checkpoint) -> None:
         """Record that a checkpoint is saved: the tasks of the next step begin."""
         if len(self._steps) < MAX_SPANS:
-            self._steps[ns, checkpoint["id"]] = (time.monotonic(), checkpoint)
+            self._steps[ns, checkpoint["id"]] = Step(time.monotonic(), _sent_to(checkpoint))
             if ns:
                 self.observe(ns)
 
@@ -52,7 +59,7 @@ class NodeTimes:
     def continue_from(self, checkpoint: Checkpoint) -> None:
         """Record a checkpoint that the run has loaded. Its step began in an earlier run."""
         if len(self._loaded) < MAX_SPANS:
-            self._loaded[checkpoint["id"]] = checkpoint
+            self._loaded[checkpoint["id"]] = _sent_to(checkpoint)
 
     def end_task(
         self, ns: str, checkpoint_id: str, task_id: str, path: str, writes: Sequence[tuple[str, Any]]
@@ -93,14 +100,16 @@ class NodeTimes:
 
     def _span(self, id: str, ns: str, checkpoint_id: str, path: str, end: float, status: str | None) -> Span:
         step = self._steps.get((ns, checkpoint_id))
-        begun = self.began if step is None else step[0]
+        begun = self.began if step is None else step.began
         within = node_around(ns)
         if step is None and within is not None:
             begun = self._start_of(within)
         span = {
             "id": id,
             "kind": "node",
-            "name": _name_of(path, self._loaded.get(checkpoint_id) if step is None else step[1])[:MAX_NAME],
+            "name": _name_of(path, self._loaded.get(checkpoint_id, ()) if step is None else step.sent_to)[
+                :MAX_NAME
+            ],
             "from": self.milliseconds(begun),
             "until": self.milliseconds(end),
             "checkpoint": checkpoint_id,
@@ -116,7 +125,7 @@ class NodeTimes:
         """Return when a task began; the run's begin if it is not known."""
         task = self._tasks.get(task_id)
         step = None if task is None else self._steps.get((task[0], task[1]))
-        return self.began if step is None else step[0]
+        return self.began if step is None else step.began
 
     def _add_outer(self, spans: dict[str, Span], ns: str) -> None:
         """Add spans of the nodes around a subgraph that have not ended."""
@@ -169,16 +178,18 @@ def node_around(ns: str) -> str | None:
     return nodes[-1].id if nodes else None
 
 
-def _name_of(path: str, checkpoint: Checkpoint | None) -> str:
+def _sent_to(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the nodes of the first `Send` objects in a checkpoint."""
+    sends = checkpoint["channel_values"].get(TASKS) or ()
+    return tuple(str(getattr(send, "node", "task"))[:MAX_NAME] for send in sends[:MAX_SPANS])
+
+
+def _name_of(path: str, sent_to: Sequence[str]) -> str:
     """Return the node of a task's path. A path of a `Send` has its position among those of the checkpoint."""
     if path.startswith(PULL):
         return path.removeprefix(PULL)
     position = path.removeprefix(PUSH).partition(", ")[0]
-    if checkpoint is not None and position.isdigit():
-        sends = checkpoint["channel_values"].get(TASKS) or ()
-        if int(position) < len(sends):
-            return str(getattr(sends[int(position)], "node", "task"))
-    return "task"
+    return sent_to[int(position)] if position.isdigit() and int(position) < len(sent_to) else "task"
 
 
 def error_name(error: Any) -> str:
