@@ -49,11 +49,11 @@ AGENT = record(agent_id=TEXT, environment=one_of(*ENVIRONMENTS))
 SECONDS: JsonSchema = {"type": "number", "exclusiveMinimum": 0}
 INBOX_RULES = record(
     "DeploymentInbox",
-    optional=("webhook", "remind_after_seconds", "expire_after_seconds", "on_expiry"),
+    ("webhook", "remind_after_seconds", "expire_after_seconds", "on_expiry"),
     webhook=TEXT,
     remind_after_seconds=SECONDS,
     expire_after_seconds=SECONDS,
-    on_expiry=record("QuestionExpiry", optional=("answer",), action=one_of(*EXPIRY_ACTIONS), answer=ANYTHING),
+    on_expiry=record("QuestionExpiry", ("answer",), action=one_of(*EXPIRY_ACTIONS), answer=ANYTHING),
 )
 COMMIT_MESSAGE = "commit_message"
 NAMES_OR_NULL = or_null(listed(TEXT))
