@@ -47,13 +47,14 @@ SHARE = record(
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 AGENT = record(agent_id=TEXT, environment=one_of(*ENVIRONMENTS))
 SECONDS: JsonSchema = {"type": "number", "exclusiveMinimum": 0}
+ON_EXPIRY = record("QuestionExpiry", ("answer",), action=one_of(*EXPIRY_ACTIONS), answer=ANYTHING)
 INBOX_RULES = record(
     "DeploymentInbox",
     ("webhook", "remind_after_seconds", "expire_after_seconds", "on_expiry"),
     webhook=TEXT,
     remind_after_seconds=SECONDS,
     expire_after_seconds=SECONDS,
-    on_expiry=record("QuestionExpiry", ("answer",), action=one_of(*EXPIRY_ACTIONS), answer=ANYTHING),
+    on_expiry=ON_EXPIRY,
 )
 COMMIT_MESSAGE = "commit_message"
 NAMES_OR_NULL = or_null(listed(TEXT))

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from shared.deployments.records import ON_EXPIRY
 from shared.errors import Conflict, NotFound
 from shared.infra.arrays import uuids
 from shared.infra.postgres import Row, dumps
@@ -32,7 +33,6 @@ from shared.records import (
     RecordField,
     one_of,
     or_null,
-    record,
 )
 from shared.sql import part, statement
 from shared.user_code import filters
@@ -70,7 +70,6 @@ _OLDEST, _LATEST, _NEWEST = (
 _ORDERS = {QuestionStatus.OPEN: _OLDEST, QuestionStatus.SNOOZED: _OLDEST, ALL: _NEWEST}
 _STATUS = " ".join(f"WHEN {sql} THEN '{status}'" for status, sql in SQL_OF_STATUS.items())
 
-ON_EXPIRY = record("OnExpiry", ("answer",), action=one_of("answer", "cancel", "leave"), answer=ANYTHING)
 RECORD = Record(
     "Question",
     {
