@@ -24,6 +24,7 @@ from cli.commands import command, new_app
 from cli.deployments.target import Limit, Target, Wide
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, id_column, printable, when
+from cli.runs import time_line
 from cli.runs.assistants import assistant_names, run_assistant
 from cli.runs.threads import find_thread_id
 from cli.runs.transcript import error_text
@@ -67,19 +68,21 @@ def list_runs(
 @app.command("show")
 @command
 def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) -> None:
-    """Show a run: its status, input and error."""
+    """Show a run: its status, why it waits, its input, its error and its time line."""
     with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = {**row, **api.get(_path(row))}
         names = {} if out.as_json else assistant_names(api)
         if row["status"] in UNSUCCESSFUL_RUNS and not row.get("error"):
             row["error"] = _error_record(api, row)
+        line = None if out.as_json else api.get(f"{_path(row)}/timeline")
     kwargs = row.get("kwargs") or {}
     facts = {
         "Run": row["run_id"],
         "Thread": row["thread_id"],
         "Assistant": _assistant_text(row, names),
         "Status": run_state(row),
+        "Waits": (row.get("queue") or {}).get("reason"),
         "Error": _error_text(row),
         "Created": when(row["created_at"]),
         "Changed": when(row["updated_at"]),
@@ -88,6 +91,8 @@ def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) 
         "Metadata": row.get("metadata"),
     }
     out.record(row, facts)
+    if line is not None:
+        time_line.show(line)
 
 
 @app.command("cancel")

@@ -47,7 +47,7 @@ BAND = record(
     checkpoint_id=TEXT_OR_NULL,
     checkpoint_ns=TEXT_OR_NULL,
 )
-TIMELINE = record("Timeline", **{"from": TIME, "until": TIME_OR_NULL, "bands": listed(BAND)})
+TIMELINE = record("Timeline", (), **{"from": TIME, "until": TIME_OR_NULL, "bands": listed(BAND)})
 
 _PARTS = {"columns": part("timeline.columns"), "source": part("timeline.source")}
 _RUN = statement("timeline.run", **_PARTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shared.models import ThreadStatus
 from tests.contract.conftest import Api
 from tests.contract.run_calls import start
 from tests.support.acting import Actor
@@ -43,7 +44,9 @@ def test_a_thread_shows_its_runs_with_one_persons_band_between_a_question_and_it
     api: Api, thread_id: str
 ) -> None:
     asking = start(api, thread_id)
-    Actor(asking["run_id"]).finish({}, thread_status="interrupted", interrupts=QUESTION, spans=SPANS)
+    Actor(asking["run_id"]).finish(
+        {}, thread_status=ThreadStatus.INTERRUPTED, interrupts=QUESTION, spans=SPANS
+    )
     path = f"/threads/{thread_id}"
     assert kinds(api, f"{path}/runs/{asking['run_id']}/timeline")[-1] == ("person", "waiting")
 

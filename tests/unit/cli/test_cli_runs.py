@@ -34,6 +34,22 @@ def row(run_id: str = RUN, status: str = "error", minute: int = 0, **more: Any) 
     }
 
 
+def band(
+    id: str, parent: str | None, kind: str, name: str, begin: int, end: int, **more: Any
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "parent": parent,
+        "kind": kind,
+        "name": name,
+        "started_at": f"2026-01-01T00:00:{begin:02d}+00:00",
+        "ended_at": f"2026-01-01T00:00:{end:02d}+00:00",
+        "status": "success",
+        "detail": None,
+        **more,
+    }
+
+
 FAILED = row(error={"error": "ValueError", "message": "it broke"})
 SHOWN = {
     "thread_id": T,
@@ -45,6 +61,15 @@ SHOWN = {
     "values": {"messages": [{"type": "ai", "content": "Hello"}], "topic": "tea"},
 }
 ASSISTANT = {"assistant_id": "66666666-6666-4666-8666-6666dddddddd", "name": "Support", "graph_id": "agent"}
+LINE = {
+    "from": "2026-01-01T00:00:00+00:00",
+    "until": "2026-01-01T00:00:10+00:00",
+    "bands": [
+        band("q", None, "queue", "Waits in the queue", 0, 5),
+        band("a", None, "attempt", "Attempt 1", 5, 10, status="error", detail="ValueError: it broke"),
+        band("n", "a", "node", "brew", 6, 9),
+    ],
+}
 CHECKPOINT = {
     "checkpoint": {"checkpoint_id": OTHER},
     "metadata": {"step": 1, "source": "loop"},
@@ -62,6 +87,7 @@ def served(server: ControlPlane) -> ControlPlane:
         "POST /d/app/threads/search": [(200, [SHOWN])],
         f"GET {THREAD}/runs": [(200, [row(OTHER, "success", 1), row()])],
         f"GET {THREAD}/runs/{RUN}": [(200, row())],
+        f"GET {THREAD}/runs/{RUN}/timeline": [(200, LINE)],
         "POST /d/app/runs/search": [(200, [row(OTHER, "success", 1), FAILED])],
         "POST /d/app/assistants/search": [(200, [ASSISTANT])],
         f"GET {THREAD}": [(200, SHOWN)],
@@ -126,6 +152,22 @@ def test_a_run_is_shown_with_its_input_and_its_error(served: ControlPlane, id: s
     assert "tea" in told
     assert "ValueError: it broke" in told
     assert json.loads(typed(served, "runs", "show", id, "--json").stdout)["run_id"] == RUN
+
+
+def test_a_run_is_shown_with_its_time_line(served: ControlPlane) -> None:
+    lines = [line.split() for line in typed(served, "runs", "show", RUN).stdout.splitlines()]
+
+    assert ["Waits", "in", "the", "queue", "queue", "0", "ms", "5.0", "s", "━━━━━━━━━━━━"] in lines
+    assert ["brew", "node", "6.0", "s", "3.0", "s", "━━━━━━━"] in lines
+    (attempt,) = [line for line in lines if line[:2] == ["Attempt", "1"]]
+    assert attempt[-4:] == ["error,", "ValueError:", "it", "broke"]
+
+
+def test_a_pending_run_is_shown_with_the_reason_why_it_waits(served: ControlPlane) -> None:
+    queue = {"position": 3, "waiting_seconds": 2.0, "reason": "runners are full"}
+    served.answers[f"GET {THREAD}/runs/{RUN}"] = [(200, row(status="pending", queue=queue))]
+
+    assert "runners are full" in typed(served, "runs", "show", RUN).stdout
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,7 @@ def test_without_spans_nodes_last_from_one_checkpoint_to_the_next() -> None:
     ]
     assert bands[3].parent == bands[2].id
     assert abs((bands[2].started_at - at(1.5)).total_seconds()) < 0.001
+    assert bands[2].ended_at is not None
     assert abs((bands[2].ended_at - at(2.0)).total_seconds()) < 0.001
 
 
