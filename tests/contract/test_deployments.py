@@ -151,9 +151,11 @@ def test_rules_for_questions_that_are_refused_are_named(control: ControlPlane) -
     for rules, loc, message in REFUSED_RULES:
         response = control.call("PATCH", f"/v2/deployments/{created['id']}", {"inbox": rules})
         assert response.status_code == 422, rules
-        (violation,) = response.json["detail"]
+        body: Any = response.json
+        (violation,) = body["detail"]
         assert (violation["loc"], violation["msg"][: len(message)]) == (["body", "inbox", *loc], message)
-    assert control.get(f"/v2/deployments/{created['id']}").json["inbox"] == RULES
+    unchanged: Any = control.get(f"/v2/deployments/{created['id']}").json
+    assert unchanged["inbox"] == RULES
 
 
 def test_a_deployment_is_given_limits_and_loses_them(control: ControlPlane) -> None:
