@@ -17,7 +17,7 @@ import { Button, Empty, ErrorBox, Loading, Page, notify } from "../parts/index.j
 import { useShortcuts } from "../parts/shortcuts.js";
 
 /** @typedef {import("../parts/inbox.js").Question} Question */
-/** @typedef {{question: Question, runId: string | null}} Sent the last answer that was sent from here */
+/** @typedef {{question: Question, runId: string | null}} Sent the last answer that was sent from here; a cancelled run has no `runId` */
 
 const LIMIT = 50;
 const POLL_MS = 3_000;
@@ -133,7 +133,7 @@ export default function InboxPage({ query }) {
     <${Page} title="Inbox" actions=${html`<span class="inbox-help"><${Button} onClick=${() => setDialog("keys")}>Shortcuts<//></span>`}>
       <div class=${chosen || selection.length ? "inbox has-choice" : "inbox"}>
       <${Filters} query=${query} rows=${rows} error=${filterError} />
-      ${sent && html`<p class="inbox-sent" role="status">Answer sent to <a href=${href(["d", sent.question.deployment_name, "threads", sent.question.thread_id])}>${titleOf(sent.question)}</a>
+      ${sent && html`<p class="inbox-sent" role="status">${sent.runId ? "Answer sent to" : "Cancelled the run of"} <a href=${href(["d", sent.question.deployment_name, "threads", sent.question.thread_id])}>${titleOf(sent.question)}</a>
         ${sent.runId && html` · <a href=${href(["d", sent.question.deployment_name, "runs", sent.question.thread_id, sent.runId])}>Show the run</a>`}</p>`}
       <${ErrorBox} error=${list.error} retry=${list.reload} />
       ${!list.data && list.loading && html`<${Loading} />`}
