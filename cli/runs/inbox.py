@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 import typer
@@ -253,7 +254,7 @@ def _find(client: Client, text: str, statuses: tuple[str, ...] = STATUSES) -> Ro
     for status in statuses:
         rows = rows or with_part(client.every("/v2/inbox", SEARCHED, status=status), text)
     missing = f"There is no question {text!r}. `runyard inbox list` shows the open ones."
-    return only_match(rows, text, "questions", missing)
+    return only_match(rows, text, "questions", missing, label=itemgetter("thread_title"))
 
 
 def _own_name(client: Client) -> str:
