@@ -68,9 +68,11 @@ RETURNS TABLE (interrupt_id text, kind text, value json) LANGUAGE sql STABLE AS 
 $$;
 
 -- install: key_label
--- An API key as records name it: its name and its id. NULL for callers without a key.
+-- A caller as records name it: the name and id of the API key, or the name of a person who signed in. NULL for a user of the
+-- deployment's own authorization.
 CREATE OR REPLACE FUNCTION key_label(key_id text) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT coalesce((SELECT concat(k.name, ' (', k.id, ')') FROM api_key k WHERE k.id = key_id),
+        (SELECT a.name FROM account a WHERE a.id = key_id),
         CASE WHEN NOT starts_with(key_id, 'user:') THEN nullif(key_id, '') END)
 $$;
 

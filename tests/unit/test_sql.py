@@ -113,7 +113,7 @@ DIGESTS = {
     "open_interrupts": "94f980b35cac",
     "named_interrupts": "b720d7a4b05d",
     "questions_of_thread": "d65fbe1ac5a0",
-    "key_label": "accc16e26dc5",
+    "key_label": "d1e0c8b86fd5",
     "record_answers_1": "de9299d281d2",
     "update_questions_1": "a4a4dc7e407b",
     "with_lost_attempt": "846b03d747a2",

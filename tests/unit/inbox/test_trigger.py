@@ -319,6 +319,19 @@ def test_the_title_of_a_thread(deployment: DeploymentRef, metadata: Any, values:
         assert conn.execute(query, {"metadata": dumps(metadata), "values": dumps(values)}).scalar() == title
 
 
+def test_callers_have_a_label(deployment: DeploymentRef) -> None:
+    with connection() as conn:
+        keys = "INSERT INTO api_key (id, organization_id, name, secret_hash) VALUES ('k1', :id, 'ci', '')"
+        conn.execute(text(keys), {"id": deployment.organization_id})
+        people = "INSERT INTO account (id, issuer, subject, name) VALUES ('account:1', 'https://id', 'ann', 'Ann Miller')"
+        conn.execute(text(people))
+        ids = ["k1", "account:1", "account:gone", "user:ann", ""]
+        labels = conn.execute(
+            text("SELECT key_label(id) FROM unnest(CAST(:ids AS text[])) AS id"), {"ids": ids}
+        )
+        assert labels.scalars().all() == ["ci (k1)", "Ann Miller", "account:gone", None, None]
+
+
 def test_the_migration_fills_in_the_questions_of_interrupted_threads(graph: Graph) -> None:
     other, plain = Graph(graph.deployment), Graph(graph.deployment)
     graph.ask(TWO)
