@@ -24,7 +24,7 @@ from cli.commands import command, new_app
 from cli.deployments.target import Limit, Target, Wide
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, id_column, printable, when
-from cli.runs import time_line
+from cli.runs import timeline
 from cli.runs.assistants import assistant_names, run_assistant
 from cli.runs.threads import find_thread_id
 from cli.runs.transcript import error_text
@@ -68,7 +68,7 @@ def list_runs(
 @app.command("show")
 @command
 def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) -> None:
-    """Show a run: its status, why it waits, its input, its error and its time line."""
+    """Show a run: its status, why it waits, its input, its error and its timeline."""
     with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = {**row, **api.get(_path(row))}
@@ -92,7 +92,7 @@ def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) 
     }
     out.record(row, facts)
     if line is not None:
-        time_line.show(line)
+        timeline.show(line)
 
 
 @app.command("cancel")

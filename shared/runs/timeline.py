@@ -1,4 +1,4 @@
-"""Time lines: what a run and its thread did at which time, as bands on one axis.
+"""Timelines: what a run and its thread did at which time, as bands on one axis.
 
 A run waits in the queue, is claimed, gets a graph host, and executes nodes, which call models and tools. Each earlier
 attempt has a band with the reason of its loss. A run that asks a question is followed by a person's band, until the run
@@ -28,7 +28,7 @@ from shared.sql import part, statement
 from shared.threads import records
 
 MAX_BANDS = 600  # of a run
-MAX_RUNS = 50  # of a thread's time line
+MAX_RUNS = 50  # of a thread's timeline
 MAX_TEXT = 500
 KINDS = ("queue", "claim", "host_start", "attempt", "node", "model", "tool", "person")
 CALLS = ("node", "model", "tool")
@@ -106,7 +106,7 @@ class Step:
 
 
 def of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> dict[str, Any]:
-    """Return the time line of a run. Raises NotFound if it is missing or belongs to another thread."""
+    """Return the timeline of a run. Raises NotFound if it is missing or belongs to another thread."""
     row = _RUN.row(conn, deployment_id=deployment_id, thread_id=thread_id, run_id=run_id)
     if row is None:
         raise NotFound("Not Found")
@@ -114,7 +114,7 @@ def of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
 
 
 def of_thread(conn: Connection, deployment_id: UUID, thread_id: UUID, *, limit: int) -> dict[str, Any]:
-    """Return the time line of a thread's newest runs, the oldest run first. Raises NotFound if the thread is missing."""
+    """Return the timeline of a thread's newest runs, the oldest run first. Raises NotFound if the thread is missing."""
     rows = _THREAD.rows(conn, deployment_id=deployment_id, thread_id=thread_id, limit=limit)
     if not rows:
         records.require(conn, deployment_id, thread_id)
@@ -224,7 +224,7 @@ def _person(
     status: str,
     detail: str,
 ) -> Band:
-    """Return the band between two runs. Its id names both, and is the same in the time lines of both."""
+    """Return the band between two runs. Its id names both, and is the same in the timelines of both."""
     id = f"{asking}/person/{answering or ''}"
     name = "Waits for a person"
     return Band(id, "person", name, started_at, ended_at, status, detail=detail, run=str(asking))

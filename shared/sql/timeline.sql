@@ -1,4 +1,4 @@
--- Time lines of runs and threads: shared/runs/timeline.py.
+-- Timelines of runs and threads: shared/runs/timeline.py.
 
 -- part: columns
 -- The previous run counts if it asked a question: this run then answers it. Runs that were cancelled before they started

@@ -1,4 +1,4 @@
-"""Time lines of runs and threads over HTTP."""
+"""Timelines of runs and threads over HTTP."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_thread_shows_its_runs_with_one_persons_band_between_a_question_and_it
     assert line["from"] == asking["created_at"]
 
 
-def test_a_thread_without_runs_has_an_empty_time_line(api: Api, thread_id: str) -> None:
+def test_a_thread_without_runs_has_an_empty_timeline(api: Api, thread_id: str) -> None:
     assert api.get(f"/threads/{thread_id}/timeline").json["bands"] == []
 
 

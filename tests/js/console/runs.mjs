@@ -9,7 +9,7 @@ const start = (it, id, body) => it.api("POST", at(it, `/threads/${id}/runs`), bo
 const runOf = (it, run) => it.api("GET", at(it, `/threads/${run.thread_id}/runs/${run.run_id}`));
 const pageOf = (it, run) => at(it, `/runs/${run.thread_id}/${run.run_id}`);
 
-const line = (page) => page.getByRole("tree", { name: "Time line of the run" });
+const line = (page) => page.getByRole("tree", { name: "Timeline of the run" });
 
 async function ended(it, run) {
   await until(async () => !["pending", "running"].includes((await runOf(it, run)).status), "the run ended");
@@ -89,7 +89,7 @@ scenario("a run that asked waits for an answer until there is one", async (it) =
   await page.getByRole("region", { name: "Answer" }).getByText("yes").waitFor();
 });
 
-scenario("a time line shows a subgraph, a tool call and the wait for a person", async (it) => {
+scenario("a timeline shows a subgraph, a tool call and the wait for a person", async (it) => {
   const { page, open } = it;
   const id = await thread(it);
   const asking = await start(it, id, { assistant_id: "plans", input: { text: "sea" } });
@@ -114,8 +114,8 @@ scenario("a time line shows a subgraph, a tool call and the wait for a person", 
   await items.filter({ hasText: "look_up" }).waitFor({ state: "detached" });
   const answering = await start(it, id, { assistant_id: "plans", command: { resume: "yes" } });
   await ended(it, answering);
-  await open(at(it, `/threads/${id}?tab=time`));
-  const whole = page.getByRole("tree", { name: "Time line of the thread" });
+  await open(at(it, `/threads/${id}?tab=timeline`));
+  const whole = page.getByRole("tree", { name: "Timeline of the thread" });
   await whole.getByRole("treeitem", { name: /^node after / }).waitFor();
   const shown = await labels(whole);
   assert.equal(shown.filter((label) => label.includes("person")).length, 1);

@@ -154,7 +154,7 @@ def test_a_run_is_shown_with_its_input_and_its_error(served: ControlPlane, id: s
     assert json.loads(typed(served, "runs", "show", id, "--json").stdout)["run_id"] == RUN
 
 
-def test_a_run_is_shown_with_its_time_line(served: ControlPlane) -> None:
+def test_a_run_is_shown_with_its_timeline(served: ControlPlane) -> None:
     lines = [line.split() for line in typed(served, "runs", "show", RUN).stdout.splitlines()]
 
     assert ["Waits", "in", "the", "queue", "queue", "0", "ms", "5.0", "s", "━━━━━━━━━━━━"] in lines

@@ -1,4 +1,4 @@
-"""Bands of a time line, from a run's row, its spans and its checkpoints."""
+"""Bands of a timeline, from a run's row, its spans and its checkpoints."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_without_spans_nodes_last_from_one_checkpoint_to_the_next() -> None:
         {"spans": [], "attempt_ms": "x", "lasted_ms": None, "claimed_ms": -5},
     ],
 )  # fmt: skip
-def test_a_host_that_sends_anything_cannot_break_the_time_line(document: Any) -> None:
+def test_a_host_that_sends_anything_cannot_break_the_timeline(document: Any) -> None:
     for band in timeline.bands_of(row(spans=document)):
         assert at(0) <= band.started_at <= at(3)
         assert band.ended_at is None or band.started_at <= band.ended_at <= at(3)

@@ -1,4 +1,4 @@
-"""Time lines of runs and of threads."""
+"""Timelines of runs and of threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TimelineQuery(fields.Schema):
 
 @bp.operation(
     "GET /threads/<thread_id>/runs/<run_id>/timeline",
-    "Get the time line of a run",
+    "Get the timeline of a run",
     role="read",
     slow=True,
     answer=timeline.TIMELINE,
@@ -47,7 +47,7 @@ def get_run_timeline(thread_id: UUID, run_id: UUID) -> Response:
 
 @bp.operation(
     "GET /threads/<thread_id>/timeline",
-    "Get the time line of a thread",
+    "Get the timeline of a thread",
     role="read",
     slow=True,
     query=TimelineQuery,
@@ -55,7 +55,7 @@ def get_run_timeline(thread_id: UUID, run_id: UUID) -> Response:
     errors=(404,),
 )
 def get_thread_timeline(thread_id: UUID, query: dict[str, Any]) -> Response:
-    """Get the time lines of a thread's newest `limit` runs on one axis, with the waits for a person between them."""
+    """Get the timelines of a thread's newest `limit` runs on one axis, with the waits for a person between them."""
     granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter)

@@ -1,4 +1,4 @@
-// A run: time line, events, input and output, attempts, log, webhooks, tokens and cost.
+// A run: timeline, events, input and output, attempts, log, webhooks, tokens and cost.
 
 import { control, deployment } from "../core/api.js";
 import { useDeployment } from "../core/deployments.js";

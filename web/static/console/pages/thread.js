@@ -25,7 +25,7 @@ const RUNS = 50;
 const RUNS_TIMED = 1_000;
 /** @type {Map<string, any>} */
 const NO_TIMES = new Map();
-const TABS = [{ id: "timeline", label: "Checkpoints" }, { id: "time", label: "Time line" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
+const TABS = [{ id: "checkpoints", label: "Checkpoints" }, { id: "timeline", label: "Timeline" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
 
 /** @param {Record<string, string>} params */
 export const title = (params) => `Thread ${short(params.thread)}`;
@@ -40,7 +40,7 @@ export default function ThreadPage({ params, query }) {
   if (!thread) {
     return html`<${Page} title=${title(params)} crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
   }
-  const tab = query.tab || "timeline";
+  const tab = query.tab || "checkpoints";
   const isBusy = thread.status === "busy";
   return html`
     <${Page} title=${threadTitle(thread)} crumbs=${crumbs} status=${html`<${RenameThread} key=${id} name=${name} thread=${thread} onDone=${reload} />`} actions=${html`<${Actions} name=${name} thread=${thread} />`}>
@@ -54,9 +54,9 @@ export default function ThreadPage({ params, query }) {
       </p>
       ${thread.error && !isBusy && html`<p class="failure"><strong>${plain(String(thread.error.error).slice(0, 200))}</strong> ${plain(String(thread.error.message ?? "").slice(0, 2_000))}</p>`}
       <${Questions} name=${name} thread=${thread} />
-      <${Tabs} label="Parts of the thread" tabs=${TABS} current=${tab} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "timeline" ? null : to })}>
-      ${tab === "timeline" && html`<${Checkpoints} key=${id} name=${name} thread=${thread} query=${query} reload=${reload} />`}
-      ${tab === "time" && html`<${ThreadTimeline} key=${id} name=${name} thread=${thread} />`}
+      <${Tabs} label="Parts of the thread" tabs=${TABS} current=${tab} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "checkpoints" ? null : to })}>
+      ${tab === "checkpoints" && html`<${Checkpoints} key=${id} name=${name} thread=${thread} query=${query} reload=${reload} />`}
+      ${tab === "timeline" && html`<${ThreadTimeline} key=${id} name=${name} thread=${thread} />`}
       ${tab === "runs" && html`<${Runs} name=${name} id=${id} isBusy=${isBusy} />`}
       ${tab === "metadata" && html`<${About} name=${name} thread=${thread} />`}
       <//>

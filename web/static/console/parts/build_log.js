@@ -1,4 +1,4 @@
-// The build of a revision: the failed step and its reason, the steps as a time line, and the log as it grows.
+// The build of a revision: the failed step and its reason, the steps as a timeline, and the log as it grows.
 
 import { html, useEffect, useMemo } from "../core/dom.js";
 import { controlStream, sleep } from "../core/api.js";

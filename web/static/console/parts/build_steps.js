@@ -1,4 +1,4 @@
-// The steps of a build as bands of a time line, from the lines of its log.
+// The steps of a build as bands of a timeline, from the lines of its log.
 
 /** @typedef {import("./time_axis.js").Band} Band */
 /** @typedef {{timestamp: string, level: string, message: string}} Line */

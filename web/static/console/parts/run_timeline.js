@@ -1,4 +1,4 @@
-// The time lines of a run and of a thread. The service computes the bands; a chosen band shows its input and output.
+// The timelines of a run and of a thread. The service computes the bands; a chosen band shows its input and output.
 
 import { deployment } from "../core/api.js";
 import { html } from "../core/dom.js";
@@ -16,13 +16,13 @@ const CALLS = new Set(["model", "tool"]);
 /** @param {{name: string, run: Record<string, any>}} props */
 export function RunTimeline({ name, run }) {
   const { run_id: id, thread_id: thread } = run;
-  return html`<${Line} name=${name} thread=${thread} path=${`/threads/${thread}/runs/${id}/timeline`} version=${run.status} isLive=${isLive(run) || Boolean(run.waits_for)} label="Time line of the run" />`;
+  return html`<${Line} name=${name} thread=${thread} path=${`/threads/${thread}/runs/${id}/timeline`} version=${run.status} isLive=${isLive(run) || Boolean(run.waits_for)} label="Timeline of the run" />`;
 }
 
 /** @param {{name: string, thread: Record<string, any>}} props */
 export function ThreadTimeline({ name, thread }) {
   const { thread_id: id, status, updated_at: updated } = thread;
-  return html`<${Line} name=${name} thread=${id} path=${`/threads/${id}/timeline`} version=${`${status} ${updated}`} isLive=${status === "busy"} label="Time line of the thread" />`;
+  return html`<${Line} name=${name} thread=${id} path=${`/threads/${id}/timeline`} version=${`${status} ${updated}`} isLive=${status === "busy"} label="Timeline of the thread" />`;
 }
 
 /** @param {{name: string, thread: string, path: string, version: string, isLive: boolean, label: string}} props */

@@ -1,4 +1,4 @@
-// Geometry of time lines: rows of a tree of bands, and the scale of their axis. Long waits for a person and the gaps between
+// Geometry of timelines: rows of a tree of bands, and the scale of their axis. Long waits for a person and the gaps between
 // runs are shortened, so that runs of seconds stay readable beside a wait of hours.
 
 import { duration } from "../core/format.js";

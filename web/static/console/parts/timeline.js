@@ -1,4 +1,4 @@
-// A time line: bands of time as rows of a tree on one axis. A band is chosen to see its details, and can be zoomed to.
+// A timeline: bands of time as rows of a tree on one axis. A band is chosen to see its details, and can be zoomed to.
 
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
 import { clock, duration, plain } from "../core/format.js";
@@ -62,7 +62,7 @@ export function Timeline({ bands, now, label, detail }) {
     onChoose=${() => setChosen(rows[at].band.id)} onToggle=${() => toggle(rows[at])} onZoom=${() => setZoomed(rows[at].band.id)} />`;
   return html`
     <div class="timeline">
-      <div class="timeline-tools" role="toolbar" aria-label="Time line">
+      <div class="timeline-tools" role="toolbar" aria-label="Timeline">
         <span class="quiet">${duration((view.until - view.from) / 1000)}${target ? html` around <strong>${plain(target.band.name)}</strong>` : ""}</span>
         ${row && row.band.id !== zoomed && html`<button type="button" onClick=${() => setZoomed(row.band.id)}>Zoom to ${plain(row.band.name.slice(0, 40))}</button>`}
         ${zoomed !== null && html`<button type="button" onClick=${() => setZoomed(null)}>Show all</button>`}

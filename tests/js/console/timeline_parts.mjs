@@ -1,4 +1,4 @@
-// Time lines without a browser: rows, the scale of the axis, steps of a build. Run by `tests/unit/web/test_console_files.py`.
+// Timelines without a browser: rows, the scale of the axis, steps of a build. Run by `tests/unit/web/test_console_files.py`.
 
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
@@ -9,7 +9,7 @@ const at = (seconds) => new Date(seconds * 1000).toISOString();
 const band = (id, from, until, more = {}) => ({ id, parent: null, kind: "node", name: id, started_at: at(from), ended_at: until === null ? null : at(until), status: "success", detail: null, ...more });
 const now = 100_000;
 
-suite("time lines", () => {
+suite("timelines", () => {
   test("a band is followed by the bands within it, unless it is closed", () => {
     const bands = [band("queue", 0, 1), band("attempt", 1, 9), band("node", 2, 8, { parent: "attempt" }), band("model", 3, 4, { parent: "node" }), band("lost parent", 5, 6, { parent: "gone" })];
     const shown = (options) => rowsOf(bands, { now, ...options }).map(({ band: { id }, depth }) => `${depth} ${id}`);

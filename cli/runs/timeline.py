@@ -1,4 +1,4 @@
-"""The time line of a run as a table in the terminal."""
+"""The timeline of a run as a table in the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Band = Mapping[str, Any]
 
 
 def show(line: Mapping[str, Any]) -> None:
-    """Print the bands of a time line, each after the band around it. The wait for a person has no bar."""
+    """Print the bands of a timeline, each after the band around it. The wait for a person has no bar."""
     bands: Sequence[Band] = line["bands"]
     now = datetime.now(UTC)
     begin, end = _time(line["from"], now), _time(line["until"], now)
@@ -35,7 +35,7 @@ def show(line: Mapping[str, Any]) -> None:
         return " " * min(first, BAR - 1) + "━" * max(last - first, 1)
 
     columns = [
-        Column("Time line", lambda band: "  " * depths[band["id"]] + printable(band["name"])),
+        Column("Timeline", lambda band: "  " * depths[band["id"]] + printable(band["name"])),
         Column("Kind", lambda band: NAMES.get(band["kind"], band["kind"])),
         Column("start", lambda band: _seconds(_time(band["started_at"], now), begin)),
         Column("took", lambda band: _seconds(_time(band["ended_at"], now), _time(band["started_at"], now))),
