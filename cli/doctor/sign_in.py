@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from cli.doctor.findings import Finding, fails, ok
 from shared.errors import OutsideFailed
 from shared.infra import egress
-from shared.oauth import openid
 from shared.settings import Settings
 
 NAME = "sign-in"
@@ -18,6 +17,8 @@ def check(settings: Settings) -> Iterator[Finding]:
     """Fetch the metadata and the keys of the provider. Yields nothing if sign-in is not configured."""
     if settings.oidc_issuer is None:
         return
+    from shared.oauth import openid  # imported here: it loads packages of the extra `server`
+
     egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
     try:
         provider = openid.probe(settings.oidc_issuer)

@@ -26,7 +26,7 @@ from tests.contract.signing_in import (
     signing_app,
 )
 from tests.contract.statements import execute
-from tests.support.oauth_server import SECRET, OAuthServer, ec_key, returned, rsa_key, shared_key
+from tests.support.oauth_server import SECRET, OAuthServer, ec_key, returned, rsa_key
 
 __all__ = ["ann", "browser", "provider", "running_provider", "signing_app"]
 
@@ -150,10 +150,9 @@ def test_an_id_token_that_no_key_of_the_provider_signed_is_refused(browser: Brow
 
 
 def test_a_shared_secret_and_no_signature_sign_nothing(browser: Browser) -> None:
-    browser.provider.algorithm = "HS256"
     public = browser.provider.keys[0].as_pem(private=False).decode()
     for secret in (SECRET, public):
-        browser.provider.signs_with = shared_key(secret, "first")
+        browser.provider.secret = secret
         assert "its algorithm is not one of the provider's" in refusal(browser, browser.answer())
     browser.provider.metadata["id_token_signing_alg_values_supported"] = ["HS256", "none"]
     openid.forget()

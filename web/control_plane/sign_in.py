@@ -169,9 +169,9 @@ def complete() -> Any:
 
 
 def _complete() -> Response:
+    query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
     _require_configured()
     limits.count_address(client_network(settings()))
-    query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
     attempt = _attempt(query["state"])
     openid.check_redirect(settings(), query.get("iss"))
     if query.get("error") is not None:

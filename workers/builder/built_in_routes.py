@@ -24,6 +24,8 @@ POST /assistants/{}/versions
 POST /assistants/count
 POST /assistants/search
 POST DELETE /mcp
+POST /inbox/{}/answer
+POST /inbox/search
 GET /queue
 POST /runs
 GET /runs/{}/join
@@ -52,6 +54,7 @@ POST /threads/{}/runs/{}/cancel
 GET /threads/{}/runs/{}/join
 POST /threads/{}/runs/{}/retry
 GET /threads/{}/runs/{}/stream
+GET /threads/{}/runs/{}/timeline
 POST /threads/{}/runs/crons
 POST /threads/{}/runs/stream
 POST /threads/{}/runs/wait
@@ -61,6 +64,7 @@ POST /threads/{}/state/checkpoint
 GET /threads/{}/storage
 GET /threads/{}/stream
 GET POST WEBSOCKET /threads/{}/stream/events
+GET /threads/{}/timeline
 POST /threads/count
 POST /threads/prune
 POST /threads/search

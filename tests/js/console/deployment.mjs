@@ -55,7 +55,7 @@ scenario("a revision is deployed again, and its log is followed", async ({ page,
   await revision(page, before.active_revision_number).getByRole("button", { name: "Redeploy" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Redeploy" }).click();
   const number = before.latest_revision_number + 1;
-  await revision(page, number).getByText(`v${before.active_revision_number} again`).waitFor();
+  await revision(page, number).getByText(`redeploy of v${before.active_revision_number}`).waitFor();
   await page.getByRole("heading", { name: `Build log of v${number}` }).waitFor();
   await page.getByRole("log", { name: "Build log" }).getByText("deployed at").waitFor();
   await revision(page, number).getByText("serves").waitFor();

@@ -251,7 +251,7 @@ scenario("what is stored stays text, however large", async (it) => {
   await page.getByText("onerror").first().waitFor();
   const chat = await threadOf(it, "speaks", { messages: [message] });
   await open(at(it, `/threads/${chat}?part=state`));
-  await page.getByText("javascript:alert(3)").waitFor();
+  await page.getByRole("tabpanel", { name: "State" }).getByText("javascript:alert(3)").waitFor();
   await page.getByText("hello big world").waitFor();
   assert.equal(await page.locator("main img, main script, main a[href^=javascript]").count(), 0);
 });

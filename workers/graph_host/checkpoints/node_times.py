@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import Checkpoint
 
+from ..masking import masked
+
 MAX_SPANS = 500  # of an attempt; later ones are counted and dropped
 MAX_DEPTH = 8  # levels of subgraphs
 MAX_NAME = 100
@@ -193,4 +195,5 @@ def _name_of(path: str, sent_to: Sequence[str]) -> str:
 
 
 def error_name(error: Any) -> str:
-    return type(error).__name__ if isinstance(error, BaseException) else "Error"
+    """Return the class of an error. Its name is the project's, which may have put a secret into it."""
+    return masked(type(error).__name__) if isinstance(error, BaseException) else "Error"
