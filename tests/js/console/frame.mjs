@@ -14,7 +14,10 @@ async function search(page, text) {
   await options(page).first().waitFor();
 }
 
-scenario("the palette leads to a deployment's page by the keyboard alone", async ({ page, open, deployments: { kitchen }, check }) => {
+const REFUSED = /status of 401/; // without an open deployment the palette also searches those whose own auth refuses the key
+
+scenario("the palette leads to a deployment's page by the keyboard alone", async ({ page, open, allow, deployments: { kitchen }, check }) => {
+  allow(REFUSED);
   await open("/");
   await page.getByRole("heading", { name: "Overview", exact: true }).waitFor();
   await search(page, `${kitchen} cro`);
@@ -37,7 +40,7 @@ scenario("the palette leads to a deployment's page by the keyboard alone", async
 });
 
 scenario("the palette finds a thread by the end of its id, and a run by its whole id", async ({ page, open, allow, deployments: { kitchen } }) => {
-  allow(/status of 401/); // without an open deployment the palette also searches those whose own auth refuses the key
+  allow(REFUSED);
   const { thread_id } = await thread(kitchen);
   const run = await api("POST", `/d/${kitchen}/threads/${thread_id}/runs`, { assistant_id: "echo", input: { text: "hello" } });
   await open(`/d/${kitchen}/crons`);
