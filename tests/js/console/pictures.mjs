@@ -85,9 +85,9 @@ scenario("runs that run, wait, and failed are listed with why", async (it) => {
 scenario("a run's nodes are shown over time", async (it) => {
   const { page, deployments } = it;
   await show(it, `/d/research/runs/${deployments.research}`);
-  const nodes = page.getByRole("list", { name: "Nodes over time" });
-  await nodes.getByText("write").first().waitFor();
-  assert.ok((await nodes.getByText("investigate").count()) >= 3);
+  const line = page.getByRole("tree", { name: "Timeline of the run" });
+  await line.getByRole("treeitem", { name: /^node write / }).waitFor();
+  assert.equal(await line.getByRole("treeitem", { name: /^node investigate / }).count(), 3);
   await it.picture("run");
 });
 
@@ -95,7 +95,7 @@ scenario("what was used is shown by day", async (it) => {
   const { page } = it;
   await show(it, "/usage?by=day,deployment,model");
   await page.getByRole("region", { name: "Usage" }).getByText("gpt-5-mini").first().waitFor();
-  await page.getByRole("figure", { name: "Tokens a day" }).locator("canvas").waitFor();
+  await page.getByRole("figure", { name: "Tokens per day" }).locator("canvas").waitFor();
   await it.picture("usage");
 });
 
