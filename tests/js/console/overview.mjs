@@ -5,7 +5,7 @@ import { api, assert, scenario, until } from "./harness.mjs";
 const rowOf = (page, name) => page.getByRole("row").filter({ has: page.getByRole("link", { name, exact: true }) });
 /** Wait for the deployments, and open the rows of all. */
 const showAll = async (page) => {
-  await page.getByRole("table", { name: "Deployments" }).getByRole("link").first().waitFor();
+  await page.getByRole("region", { name: "Deployments" }).getByRole("link").first().waitFor();
   const more = page.getByRole("button", { name: /^Show all [\d,]+ deployments$/ });
   if (await more.isVisible()) await more.click();
 };
@@ -19,7 +19,7 @@ scenario("deployments, pools and figures are shown", async ({ page, open, deploy
   await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "echo", input: { text: "hello" } });
   await fail(kitchen);
   await open("/");
-  await page.getByRole("table", { name: "Deployments" }).getByRole("link").first().waitFor();
+  await page.getByRole("region", { name: "Deployments" }).getByRole("link").first().waitFor();
   if (!isNarrow) assert.ok((await page.getByRole("region", { name: "Pools" }).boundingBox()).y < 700, "the pools are not on the first screen");
   await showAll(page);
   const row = rowOf(page, kitchen);
