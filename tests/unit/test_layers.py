@@ -57,7 +57,7 @@ FORBIDDEN = {
 # directly in `workers` are in no layer: they may import every room and hold what rooms share.
 FLOORS = {
     "shared": (
-        {"errors", "setting_values", "settings"},
+        {"errors", "setting_values", "settings", "sign_in_settings"},
         {"models", "infra", "records"},
         {"sql"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "changes"},

@@ -26,7 +26,8 @@ from flask import request
 from shared.access import api_keys, organizations, sessions
 from shared.access.api_keys import Caller
 from shared.errors import Refused
-from shared.settings import LOCAL_NAMES, Settings
+from shared.settings import Settings
+from shared.sign_in_settings import LOCAL_NAMES
 from shared.user_code import loopback
 from shared.user_code.loopback import LoopbackToken
 from web.gate import session_cookie
