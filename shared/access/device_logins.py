@@ -67,7 +67,7 @@ class Poll:
 def begin(conn: Connection, *, device: str, address: str) -> DeviceLogin:
     """Insert a request. Raises TooMany and Unavailable if an address, or all of them, have too many pending ones."""
     purge_expired(conn)
-    pending = _COUNT.row(conn, address=address) or {"total": 0, "of_address": 0}
+    (pending,) = _COUNT.rows(conn, address=address)
     if pending["of_address"] >= MAX_PENDING_OF_ADDRESS:
         raise TooMany(
             "Too many logins from this address wait to be confirmed", retry_after_seconds=LIFETIME_SECONDS

@@ -39,7 +39,7 @@ from shared.access.api_keys import (
 )
 from shared.errors import Forbidden, Unauthenticated
 from shared.infra import encryption
-from shared.infra.postgres import connection
+from shared.infra.postgres import Row, connection
 from shared.oauth.openid import Identity, values_at
 from shared.settings import Settings
 from shared.sql import statement
@@ -141,9 +141,7 @@ def find(token: str, settings: Settings) -> Session | None:
 
 def _look_up(key: bytes, settings: Settings) -> Session | None:
     with connection() as conn:
-        row = _SESSION.row(
-            conn, id=key, issuer=settings.oidc_issuer, idle_seconds=settings.session_idle_seconds
-        )
+        row = _row(conn, key, settings)
         if row is None:
             return None
         if row["is_expired"] or row["is_idle"]:
@@ -160,22 +158,25 @@ def _look_up(key: bytes, settings: Settings) -> Session | None:
     return Session(caller, row["expires_at"])
 
 
+def _row(conn: Connection, key: bytes, settings: Settings) -> Row | None:
+    return _SESSION.row(conn, id=key, issuer=settings.oidc_issuer, idle_seconds=settings.session_idle_seconds)
+
+
 def is_alive(key: bytes, settings: Settings) -> bool:
     """Return whether a session that was accepted before still lives. For responses that outlast a request."""
     if key in _sessions:
         return True
     with connection() as conn:
-        row = _SESSION.row(
-            conn, id=key, issuer=settings.oidc_issuer, idle_seconds=settings.session_idle_seconds
-        )
+        row = _row(conn, key, settings)
     return row is not None and not row["is_expired"] and not row["is_idle"]
 
 
 def end(token: str) -> str | None:
     """End a session. Returns its ID token, or None if there is no such session. Others notice within CACHE_SECONDS."""
+    key = digest(token)
     with connection() as conn:
-        row = _END_SESSION.row(conn, id=digest(token))
-    _sessions.pop(digest(token), None)
+        row = _END_SESSION.row(conn, id=key)
+    _sessions.pop(key, None)
     if row is None or row["id_token"] is None:
         return None
     return encryption.decrypt(row["id_token"])

@@ -122,7 +122,8 @@ def expire(question_id: UUID, settings: Settings) -> None:
         _leave(question, deployment, error)
     except (Refused, Denied) as error:
         _leave(question, deployment, error)
-    log.info("question %s: expired", question_id)
+    else:
+        log.info("question %s: expired", question_id)
 
 
 def _expire(question: Row, deployment: DeploymentRef, settings: Settings) -> None:
@@ -157,7 +158,12 @@ def _cancel(question: Row, deployment: DeploymentRef) -> None:
         if not _BEGIN_CANCEL.count(conn, question_id=question_id):
             raise _NotDue
         user = user_of_run(conn, deployment.id, question)
-    answers.cancel(deployment, question_id, by=EXPIRY, address=EXPIRY, user=user)
+    try:
+        answers.cancel(deployment, question_id, by=EXPIRY, address=EXPIRY, user=user)
+    except Conflict:  # a run is live: if it ends the question, that is no expiry
+        with connection() as conn:
+            _GIVE_UP_CANCEL.count(conn, question_id=question_id)
+        raise
 
 
 def _complete(question: Row) -> None:

@@ -62,7 +62,7 @@ QUESTION = Record(
     "LinkedQuestion",
     {
         "value": RecordField(ANYTHING),
-        "kind": RecordField(one_of("interrupt", "breakpoint")),
+        "kind": RecordField(one_of(records.INTERRUPT, records.BREAKPOINT)),
         "thread_title": RecordField(TEXT, reads=("title",)),
         "deployment_name": RecordField(TEXT),
         "asked_at": RecordField(TIME),
@@ -115,8 +115,11 @@ def revoke(conn: Connection, link_id: UUID) -> None:
     _REVOKE.count(conn, link_id=link_id)
 
 
-def find(conn: Connection, token: str) -> Row:
-    """Return the link with its question. Raises NotFound for an unknown token, and Gone for a link that is not valid."""
+def find(conn: Connection, token: str) -> tuple[Row, DeploymentRef]:
+    """Return the link with its question, and the deployment.
+
+    Raises NotFound for an unknown token, and Gone for a link that is not valid.
+    """
     row = _FIND.row(conn, token_hash=_hash(token))
     deployment = None if row is None else deployments.resolve_by_id(conn, row["deployment_id"])
     if row is None or deployment is None or _hides_questions(deployment):
@@ -129,7 +132,7 @@ def find(conn: Connection, token: str) -> Row:
     ):
         if row[state]:
             raise Gone(reason)
-    return row
+    return row, deployment
 
 
 def _hides_questions(deployment: DeploymentRef) -> bool:
@@ -146,10 +149,7 @@ def answer(token: str, answer: Any, settings: Settings, *, address: str) -> Row:
     the creation of a run raises.
     """
     with connection() as conn:
-        link = find(conn, token)
-        deployment = deployments.resolve_by_id(conn, link["deployment_id"])
-    if deployment is None:
-        raise NotFound(UNKNOWN)
+        link, deployment = find(conn, token)
     tool = None if deployment.user_code.auth is None else studio_user()
     creator = Creator(
         deployment,

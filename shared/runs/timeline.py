@@ -76,7 +76,7 @@ class Band:
     detail: str | None = None
     checkpoint_id: str | None = None
     checkpoint_ns: str | None = None
-    run: str = ""
+    run_id: str = ""
 
     def show(self) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ class Band:
             "ended_at": self.ended_at,
             "status": self.status,
             "detail": None if self.detail is None else self.detail[:MAX_TEXT],
-            "run_id": self.run,
+            "run_id": self.run_id,
             "checkpoint_id": self.checkpoint_id,
             "checkpoint_ns": self.checkpoint_ns,
         }
@@ -162,7 +162,7 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
             datetime.fromisoformat(lost["ended_at"]),
         )
         bands += [
-            Band(f"{id}/queue", "queue", _QUEUE, waits_since, started_at, run=run),
+            Band(f"{id}/queue", "queue", _QUEUE, waits_since, started_at, run_id=run),
             Band(
                 id,
                 "attempt",
@@ -171,7 +171,7 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
                 lost_at,
                 "lost",
                 detail=lost["reason"],
-                run=run,
+                run_id=run,
             ),
         ]
         waits_since = lost_at
@@ -181,13 +181,13 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
         status = "waiting" if ended_at is None else "interrupted"
         detail = row["cancel_reason"] if queue is None else queue["reason"]
         id = f"{run}/{number + 1}/queue"
-        return [*bands, Band(id, "queue", _QUEUE, waits_since, ended_at, status, detail=detail, run=run)]
+        return [*bands, Band(id, "queue", _QUEUE, waits_since, ended_at, status, detail=detail, run_id=run)]
     id = f"{run}/{row['attempt']}"
     started_at = _attempt_start(row, waits_since, ended_at)
     status = "running" if ended_at is None else str(row["status"])
     name = f"Attempt {row['attempt']}"
-    attempt = Band(id, "attempt", name, started_at, ended_at, status, detail=_failure(row), run=run)
-    bands += [Band(f"{id}/queue", "queue", _QUEUE, waits_since, started_at, run=run), attempt]
+    attempt = Band(id, "attempt", name, started_at, ended_at, status, detail=_failure(row), run_id=run)
+    bands += [Band(f"{id}/queue", "queue", _QUEUE, waits_since, started_at, run_id=run), attempt]
     spans = _spans_of(row)
     inner = _of_spans(attempt, spans) if spans else _of_steps(attempt, steps)
     return [*bands, *_clipped(attempt, inner)[:MAX_BANDS], *_after(row, ended_at)]
@@ -195,23 +195,24 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
 
 def _before(row: Row) -> list[Band]:
     """Return the band of the person who answered the question of the thread's previous run."""
-    asked_at = row["question_asked_at"]
+    asked_at = row["previous_ended_at"]
     if asked_at is None:
         return []
     until = max(asked_at, row["created_at"])
-    detail = _answered(row["answered_by"])
-    return [_person(row["question_run_id"], row["run_id"], asked_at, until, "success", detail)]
+    detail = _closed(row["previous_answered_at"], row["previous_answered_by"])
+    return [_person(row["previous_run_id"], row["run_id"], asked_at, until, "success", detail)]
 
 
 def _after(row: Row, ended_at: datetime | None) -> list[Band]:
     """Return the band of the person whom the run asked a question."""
-    if ended_at is None or row["question_kind"] is None:
+    if ended_at is None or row["asked_kind"] is None:
         return []
-    if row["next_created_at"] is not None:
-        until = max(ended_at, row["next_created_at"])
-        detail = _answered(row["answer_by"])
+    closed_at = row["next_created_at"] or row["asked_closed_at"]
+    if closed_at is not None:
+        until = max(ended_at, closed_at)
+        detail = _closed(row["asked_answered_at"], row["asked_answered_by"])
         return [_person(row["run_id"], row["next_run_id"], ended_at, until, "success", detail)]
-    is_breakpoint = row["question_kind"] == "breakpoint"
+    is_breakpoint = row["asked_kind"] == "breakpoint"
     detail = "stopped at a breakpoint" if is_breakpoint else "not answered yet"
     return [_person(row["run_id"], None, ended_at, None, "waiting", detail)]
 
@@ -227,11 +228,13 @@ def _person(
     """Return the band between two runs. Its id names both, and is the same in the timelines of both."""
     id = f"{asking}/person/{answering or ''}"
     name = "Waits for a person"
-    return Band(id, "person", name, started_at, ended_at, status, detail=detail, run=str(asking))
+    return Band(id, "person", name, started_at, ended_at, status, detail=detail, run_id=str(asking))
 
 
-def _answered(by: str | None) -> str:
-    return f"answered by {by}" if by else "answered"
+def _closed(answered_at: datetime | None, by: str | None) -> str:
+    """Return how a question ended. `by` of a question without an answer is who cancelled it."""
+    how = "closed without an answer" if answered_at is None else "answered"
+    return f"{how} by {by}" if by else how
 
 
 def _failure(row: Row) -> str | None:
@@ -247,7 +250,7 @@ def _attempt_start(row: Row, waits_since: datetime, ended_at: datetime | None) -
         return row["started_at"]
     if ended_at is None:
         return row["updated_at"]  # the time of the claim while an attempt runs
-    lasted_ms = _number((row["spans"] or {}).get("attempt_ms")) if isinstance(row["spans"], Mapping) else None
+    lasted_ms = _number(row["spans"].get("attempt_ms")) if isinstance(row["spans"], Mapping) else None
     started_at = waits_since if lasted_ms is None else ended_at - timedelta(milliseconds=lasted_ms)
     return max(started_at, waits_since)
 
@@ -296,14 +299,16 @@ def _of_spans(attempt: Band, document: Mapping[str, Any]) -> list[Band]:
                 detail,
                 _text(span.get("checkpoint")),
                 _text(span.get("ns")) or "",
-                attempt.run,
+                attempt.run_id,
             )
         )
     return bands
 
 
 def _inside(attempt: Band, kind: str, name: str, started_at: datetime, ended_at: datetime) -> Band:
-    return Band(f"{attempt.id}/{kind}", kind, name, started_at, ended_at, parent=attempt.id, run=attempt.run)
+    return Band(
+        f"{attempt.id}/{kind}", kind, name, started_at, ended_at, parent=attempt.id, run_id=attempt.run_id
+    )
 
 
 def _is_span(span: Any) -> bool:
@@ -376,7 +381,7 @@ def _of_steps(attempt: Band, steps: Iterable[Step]) -> list[Band]:
                 f"{attempt.id}/{id}", "node", name, started_at, ended_at, status, _outer(attempt, step.ns)
             )
             bands.append(
-                replace(band, checkpoint_id=step.checkpoint_id, checkpoint_ns=step.ns, run=attempt.run)
+                replace(band, checkpoint_id=step.checkpoint_id, checkpoint_ns=step.ns, run_id=attempt.run_id)
             )
     known = {band.id for band in bands}
     return [band if band.parent in known else replace(band, parent=attempt.id) for band in bands]

@@ -82,8 +82,9 @@ t AS (
 
 -- name: run
 -- Inserts a pending run on the thread `t`. Two statements, because PostgreSQL would plan one for both kinds of threads
--- anew for each run, which takes longer than it runs. `answers` is only in the statement for runs that resume a thread. A run with a delayed start is inserted without a notification:
--- upkeep notifies runners when the run is due. A run on a watched thread also streams the protocol's events (`joined`).
+-- anew for each run, which takes longer than it runs. `answers` is only in the statement for runs that resume a thread. A
+-- run with a delayed start is inserted without a notification: upkeep notifies runners when the run is due. A run on a
+-- watched thread also streams the protocol's events (`joined`).
 WITH {t}
 INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, joined, timeout_seconds,
     created_seq, created_at, not_before, notified_at, metadata_before)

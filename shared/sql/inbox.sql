@@ -67,6 +67,13 @@ RETURNS TABLE (interrupt_id text, kind text, value json) LANGUAGE sql STABLE AS 
             AND q.run_id = newest.run_id AND q.kind = 'breakpoint' AND q.closed_at IS NULL))
 $$;
 
+-- install: inbox_rules
+-- The rules for questions: those of the deployment, else those of a revision's langgraph.json. NULL: none.
+CREATE OR REPLACE FUNCTION inbox_rules(of_deployment jsonb, manifest json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(of_deployment) = 'object' THEN CAST(of_deployment AS json)
+        ELSE readable(manifest) -> 'inbox' END
+$$;
+
 -- install: key_label
 -- A caller as records name it: the name and id of the API key, or the name of a person who signed in. NULL for a user of the
 -- deployment's own authorization.
@@ -113,10 +120,12 @@ CREATE OR REPLACE FUNCTION update_questions_1() RETURNS trigger LANGUAGE plpgsql
 DECLARE
     kept text[] := '{}';
     named text[];
+    kinds text[];
+    contents json[];
 BEGIN
     IF NEW.status = 'interrupted' THEN
-        kept := ARRAY(SELECT interrupt_id FROM questions_of_thread(
-        NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state, NEW.state_updated_at));
+        SELECT coalesce(array_agg(interrupt_id), '{}'), array_agg(kind), array_agg(value) INTO kept, kinds, contents
+        FROM questions_of_thread(NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state, NEW.state_updated_at);
     ELSIF NEW.status = 'busy' THEN
         SELECT named_interrupts(readable(r.kwargs) #> '{command,resume}', NEW.interrupts) INTO named
         FROM run r WHERE r.deployment_id = NEW.deployment_id AND r.thread_id = NEW.thread_id
@@ -132,8 +141,7 @@ BEGIN
         RETURN NULL;
     END IF;
     UPDATE question q SET closed_at = NULL, value = asked.value, answered_by = NULL, answered_from = NULL
-    FROM questions_of_thread(
-        NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state, NEW.state_updated_at) AS asked
+    FROM unnest(kept, kinds, contents) AS asked (interrupt_id, kind, value)
     WHERE q.answered_at IS NULL AND q.question_id = (
         SELECT question_id FROM question o WHERE o.deployment_id = NEW.deployment_id AND o.thread_id = NEW.thread_id
           AND o.interrupt_id = asked.interrupt_id ORDER BY o.asked_at DESC, o.question_id DESC LIMIT 1)
@@ -148,17 +156,14 @@ BEGIN
         now() + make_interval(secs => CASE WHEN json_typeof(rules.document -> 'expire_after_seconds') = 'number'
             THEN least(CAST(rules.document ->> 'expire_after_seconds' AS float8), 3e9) END),
         rules.document -> 'on_expiry'
-    FROM questions_of_thread(
-        NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state, NEW.state_updated_at) AS asked
+    FROM unnest(kept, kinds, contents) AS asked (interrupt_id, kind, value)
     LEFT JOIN LATERAL (
         SELECT r.run_id, r.assistant_id, r.revision_id, r.kwargs, r.key_id FROM run r
         WHERE r.deployment_id = NEW.deployment_id AND r.thread_id = NEW.thread_id AND r.attempt > 0
         ORDER BY r.created_seq DESC LIMIT 1) run ON true
     LEFT JOIN deployment d ON d.id = NEW.deployment_id
     LEFT JOIN revision v ON v.id = coalesce(run.revision_id, d.active_revision_id)
-    CROSS JOIN LATERAL (
-        SELECT CASE WHEN jsonb_typeof(d.inbox) = 'object' THEN CAST(d.inbox AS json)
-            ELSE readable(v.manifest) -> 'inbox' END AS document) rules
+    CROSS JOIN LATERAL (SELECT inbox_rules(d.inbox, v.manifest) AS document) rules
     ON CONFLICT (deployment_id, thread_id, interrupt_id) WHERE closed_at IS NULL DO NOTHING;
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN

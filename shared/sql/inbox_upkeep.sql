@@ -5,7 +5,7 @@
 JOIN deployment d ON d.id = q.deployment_id AND d.deleted_at IS NULL
 LEFT JOIN run asking ON asking.run_id = q.run_id
 LEFT JOIN revision v ON v.id = coalesce(asking.revision_id, d.active_revision_id)
-CROSS JOIN LATERAL (SELECT coalesce(CAST(d.inbox AS json), v.manifest -> 'inbox', '{}') AS document) rules
+CROSS JOIN LATERAL (SELECT coalesce(inbox_rules(d.inbox, v.manifest), '{}') AS document) rules
 
 -- name: claim_webhooks
 -- Claims questions whose announcement is due, or whose reminder is due while they are not snoozed, and sets the time of the

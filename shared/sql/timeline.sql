@@ -5,14 +5,15 @@
 -- are passed over.
 r.run_id, r.deployment_id, r.thread_id, r.key_id, r.depth, r.pool, r.status, r.created_at, r.updated_at, r.not_before,
 r.started_at, r.ended_at, r.attempt, r.attempts, readable(r.spans) AS spans, readable(r.error) AS error, r.cancel_reason,
-previous.run_id AS question_run_id, previous.ended_at AS question_asked_at, previous.answered_by, asked.kind AS question_kind,
-asked.answered_by AS answer_by, next.run_id AS next_run_id,
+previous.run_id AS previous_run_id, previous.ended_at AS previous_ended_at, previous.answered_at AS previous_answered_at,
+previous.answered_by AS previous_answered_by, asked.kind AS asked_kind, asked.closed_at AS asked_closed_at,
+asked.answered_at AS asked_answered_at, asked.answered_by AS asked_answered_by, next.run_id AS next_run_id,
 next.created_at AS next_created_at
 
 -- part: source
 FROM run r
 LEFT JOIN LATERAL (
-    SELECT q.kind, q.answered_by FROM question q
+    SELECT q.kind, q.closed_at, q.answered_at, q.answered_by FROM question q
     WHERE q.deployment_id = r.deployment_id AND q.thread_id = r.thread_id AND q.run_id = r.run_id
     ORDER BY q.asked_at DESC LIMIT 1) asked ON true
 LEFT JOIN LATERAL (
@@ -21,7 +22,7 @@ LEFT JOIN LATERAL (
       AND NOT (o.status = 'interrupted' AND o.attempt = 0)
     ORDER BY o.created_seq DESC LIMIT 1) before ON true
 LEFT JOIN LATERAL (
-    SELECT before.run_id, before.ended_at, q.answered_by FROM question q
+    SELECT before.run_id, before.ended_at, q.answered_at, q.answered_by FROM question q
     WHERE q.deployment_id = r.deployment_id AND q.thread_id = r.thread_id AND q.run_id = before.run_id
     ORDER BY q.asked_at DESC LIMIT 1) previous ON true
 LEFT JOIN LATERAL (

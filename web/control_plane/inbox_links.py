@@ -146,7 +146,8 @@ def get_linked_question() -> Response:
     Returns 410 if the link is expired, revoked or used, or if the question needs no answer any more.
     """
     with _from_anyone(LinkToken) as body, connection() as conn:
-        return jsonify(links.QUESTION.show(links.find(conn, body["token"])))
+        link, _ = links.find(conn, body["token"])
+        return jsonify(links.QUESTION.show(link))
 
 
 @bp.operation(

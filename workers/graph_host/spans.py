@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import LLMResult
 
 from .checkpoints.node_times import MAX_NAME, MAX_SPANS, NodeTimes, Span, error_name, node_around
+from .masking import masked
 from .outcome import UsageCounter
 
 
@@ -70,7 +71,7 @@ class CallTimes(UsageCounter):
         self._calls[str(run_id)] = {
             "id": str(run_id),
             "kind": kind,
-            "name": str(name)[:MAX_NAME],
+            "name": masked(str(name))[:MAX_NAME],
             "from": self._nodes.milliseconds(time.monotonic()),
             "until": None,
             "checkpoint": None,

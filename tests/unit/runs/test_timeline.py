@@ -24,7 +24,8 @@ def row(**columns: Any) -> dict[str, Any]:
     return {
         "run_id": RUN, "status": "success", "created_at": at(0), "updated_at": at(3), "started_at": at(1),
         "ended_at": at(3), "attempt": 1, "attempts": None, "spans": None, "error": None, "cancel_reason": None,
-        "question_run_id": UUID(int=0), "question_asked_at": None, "answered_by": None, "question_kind": None, "answer_by": None,
+        "previous_run_id": UUID(int=0), "previous_ended_at": None, "previous_answered_at": None, "previous_answered_by": None,
+        "asked_kind": None, "asked_closed_at": None, "asked_answered_at": None, "asked_answered_by": None,
         "next_run_id": UUID(int=2), "next_created_at": None, **columns,
     }  # fmt: skip
 
@@ -121,22 +122,34 @@ def test_a_run_that_was_cancelled_while_it_waited_has_no_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("next_created_at", "answer_by", "status", "detail"),
-    [(None, None, "waiting", "not answered yet"), (at(9), "ann", "success", "answered by ann")],
+    ("columns", "ended_at", "status", "detail"),
+    [
+        ({}, None, "waiting", "not answered yet"),
+        (
+            {"next_created_at": at(9), "asked_answered_at": at(9), "asked_answered_by": "ann"},
+            *(at(9), "success", "answered by ann"),
+        ),
+        ({"next_created_at": at(9), "asked_closed_at": at(9)}, at(9), "success", "closed without an answer"),
+        (
+            {"asked_closed_at": at(7), "asked_answered_by": "ann"},  # cancelled: no run follows
+            *(at(7), "success", "closed without an answer by ann"),
+        ),
+    ],
+    ids=["open", "answered", "ignored", "cancelled"],
 )
 def test_a_question_is_followed_by_a_persons_band(
-    next_created_at: Any, answer_by: Any, status: str, detail: str
+    columns: dict[str, Any], ended_at: Any, status: str, detail: str
 ) -> None:
-    asks = row(question_kind="interrupt", next_created_at=next_created_at, answer_by=answer_by)
+    person = timeline.bands_of(row(asked_kind="interrupt", **columns))[-1]
 
-    person = timeline.bands_of(asks)[-1]
-
-    assert (person.kind, person.started_at, person.ended_at) == ("person", at(3), next_created_at)
+    assert (person.kind, person.started_at, person.ended_at) == ("person", at(3), ended_at)
     assert (person.status, person.detail) == (status, detail)
 
 
 def test_a_run_that_answers_begins_with_the_persons_band() -> None:
-    bands = timeline.bands_of(row(question_asked_at=at(-60), answered_by="ann"))
+    bands = timeline.bands_of(
+        row(previous_ended_at=at(-60), previous_answered_at=at(0), previous_answered_by="ann")
+    )
 
     assert short(bands)[0] == ("person", "Waits for a person", -60, 0, "success")
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from shared import thread_updates
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Unanswered
+from shared.errors import Conflict, Unanswered
 from shared.infra.postgres import connection, database_time
 from shared.models import ThreadStatus
 from shared.runs import webhook_records, webhooks
@@ -319,6 +319,26 @@ def test_an_expiry_without_an_answer_of_a_host_is_repeated_until_it_is_an_hour_l
     found = question(question_id)
     assert (len(calls), found["closed_at"], found["answered_from"]) == (3, None, None)
     assert found["expired_at"] is not None
+
+
+def test_a_question_that_a_run_closes_while_its_cancellation_waits_has_not_expired(
+    questions: Questions, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question_id = ask(deployment, rules={**EXPIRING, "on_expiry": {"action": "cancel"}})
+    move(question_id, expires_at=PAST, webhook_due_at="NULL")
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise Conflict("Thread is busy")
+
+    monkeypatch.setattr(thread_updates, "apply", refuse)
+    expire(questions)
+    with connection() as conn:
+        conn.execute(text("UPDATE thread SET status = 'idle', interrupts = '{}'"))
+    expire(questions)
+
+    found = question(question_id)
+    assert (found["closed_at"] is not None, found["answered_from"], found["expired_at"]) == (True, None, None)
+    assert events() == []
 
 
 def test_the_deployments_own_authorization_does_not_decide_about_an_expiry(questions: Questions) -> None:
