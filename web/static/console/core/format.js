@@ -82,7 +82,7 @@ export const assistantName = (assistant) => text(assistant?.name || assistant?.g
 
 /**
  * The name of a run: its assistant and the time of its creation. Without the assistant's record, its graph stands in.
- * @param {{created_at: string, metadata?: Record<string, any>}} run
+ * @param {Record<string, any>} run
  * @param {{name?: string | null, graph_id?: string | null} | null} [assistant]
  */
 export const runName = (run, assistant) => `${assistantName(assistant ?? { graph_id: run.metadata?.graph_id ?? "Run" })} · ${moment(run.created_at)}`;

@@ -64,6 +64,7 @@ export const isSignedIn = () => key() !== "" || hasSession();
 /** The headers that identify the caller. @returns {Record<string, string>} */
 export function credentials() {
   const organization = kept.getItem(ORGANIZATION);
+  /** @type {Record<string, string>} */
   const tenant = isSignedIn() && organization ? { "x-tenant-id": organization } : {};
   if (key()) return { "x-api-key": key(), ...tenant };
   return hasSession() ? { [CSRF]: csrf, ...tenant } : {};

@@ -36,7 +36,8 @@ export default function OverviewPage({ query }) {
   const broken = resources.find(({ error }) => error);
   const retry = () => resources.forEach(({ reload }) => reload());
 
-  const rows = figures.data && records.data && figures.data.deployments.map((/** @type {Figures} */ one) => ({ ...one, record: records.data[one.id], since: figures.data.from, until: figures.data.until, failures: failures.data }));
+  const known = records.data;
+  const rows = figures.data && known && figures.data.deployments.map((/** @type {Figures} */ one) => ({ ...one, record: known[one.id], since: figures.data.from, until: figures.data.until, failures: failures.data }));
   const isEmpty = rows?.length === 0;
   const choose = html`<${Select} label="Window" isLabelHidden=${true} value=${window} options=${WINDOWS} onChange=${(/** @type {string} */ value) => setQuery({ window: value === "hour" ? "" : value })} />`;
   return html`
@@ -50,7 +51,7 @@ export default function OverviewPage({ query }) {
       <div class="overview-panels">
         ${!isEmpty && html`<${Failed} failures=${failures.data} />`}
         <${Pools} pools=${workers.data?.pools} />
-        <${Changes} changes=${changes.data?.resources} known=${records.data ?? {}} />
+        <${Changes} changes=${changes.data?.resources} known=${known ?? {}} />
       </div>
       ${!isEmpty && html`<${Charts} window=${window} series=${series.data} />`}
     <//>`;
