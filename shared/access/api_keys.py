@@ -1,7 +1,7 @@
 """API keys: creating, checking and revoking them.
 
 A key is `ryd_<id: 8 characters>_<secret: 43 characters, 256 random bits>`. The id finds the row. Of the secret only a
-SHA-256 is stored: at this entropy a slow hash would protect nothing. A key is shown once, when it is created.
+hash is stored (shared/infra/tokens.py). A key is shown once, when it is created.
 
 A key belongs to one organization and has a role. `operator` is above `admin`: it is for the people who run the
 installation, may act for every organization, and exists in the default one only.
@@ -12,7 +12,6 @@ long.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 import string
@@ -29,6 +28,7 @@ from sqlalchemy.dialects.postgresql import insert
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.figures import budgets
 from shared.infra.postgres import connection
+from shared.infra.tokens import new_token, token_hash
 from shared.models import API_KEY
 from shared.records import (
     COUNT_OR_NULL,
@@ -58,7 +58,7 @@ DEFAULT_ORGANIZATION_NAME = "default"
 DEFAULT_ORGANIZATION_ID = uuid5(NAMESPACE_URL, "runyard:organization:default")
 
 _ALPHABET = string.ascii_letters + string.digits
-_NOBODY = hashlib.sha256(secrets.token_bytes(32)).digest()
+_NOBODY = token_hash(new_token())
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ def create(
     """Insert a key and return its text, which cannot be retrieved again. Raises Invalid."""
     _check_role(role, organization_id)
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
-    secret = secrets.token_urlsafe(32)
+    secret = new_token()
     conn.execute(
         insert(API_KEY).values(
             id=key_id,
             organization_id=organization_id,
             name=name,
             role=role,
-            secret_hash=_hash(secret),
+            secret_hash=token_hash(secret),
             expires_at=func.now() + lifetime if lifetime is not None else expires_at,
             max_concurrent_runs=max_concurrent_runs or None,
             max_tokens_per_day=max_tokens_per_day or None,
@@ -250,8 +250,8 @@ def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
 
     `bootstrap` is the operator's key from the settings, which has no row.
     """
-    digest = _hash(key)
-    if bootstrap and hmac.compare_digest(digest, _hash(bootstrap)):
+    digest = token_hash(key)
+    if bootstrap and hmac.compare_digest(digest, token_hash(bootstrap)):
         return Caller(DEFAULT_ORGANIZATION_ID, DEFAULT_ORGANIZATION_NAME, BOOTSTRAP, OPERATOR)
     caller = _callers.get(digest)
     if caller is None:
@@ -303,7 +303,7 @@ def _look_up(key: str) -> Caller | None:
     with connection() as conn:
         row = conn.execute(VALID_KEY, {"id": key_id}).one_or_none()
         # an unknown id costs the same comparison as a wrong secret
-        same = hmac.compare_digest(_hash(secret), row.secret_hash if row else _NOBODY)
+        same = hmac.compare_digest(token_hash(secret), row.secret_hash if row else _NOBODY)
         if row is None or not same:
             return None
         conn.execute(NOTE_USE, {"id": key_id, "grain": LAST_USED_GRAIN})
@@ -317,7 +317,3 @@ def _split(key: str) -> tuple[str | None, str]:
     if prefix != PREFIX or not well_formed or len(secret) != SECRET_LENGTH:
         return None, ""
     return key_id, secret
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()

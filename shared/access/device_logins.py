@@ -8,7 +8,6 @@ code yields one key.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +18,7 @@ from sqlalchemy import Connection
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
 from shared.errors import NotFound, TooMany, Unavailable
+from shared.infra.tokens import new_token, token_hash
 from shared.sql import statement
 
 LIFETIME_SECONDS = 600
@@ -74,11 +74,11 @@ def begin(conn: Connection, *, device: str, address: str) -> DeviceLogin:
         )
     if pending["total"] >= MAX_PENDING:
         raise Unavailable("too many logins wait to be confirmed: try again later")
-    login = DeviceLogin(device_code=secrets.token_urlsafe(32), user_code=_new_user_code())
+    login = DeviceLogin(device_code=new_token(), user_code=_new_user_code())
     _CREATE.count(
         conn,
-        id=_hash(login.device_code),
-        user_code_hash=_hash(_plain(login.user_code)),
+        id=token_hash(login.device_code),
+        user_code_hash=token_hash(_plain(login.user_code)),
         device=device,
         address=address,
         interval_seconds=INTERVAL_SECONDS,
@@ -89,7 +89,7 @@ def begin(conn: Connection, *, device: str, address: str) -> DeviceLogin:
 
 def pending(conn: Connection, user_code: str) -> dict[str, Any]:
     """Return device, address and expiry of the request with this code. Raises NotFound if none is pending."""
-    row = _PENDING.row(conn, user_code_hash=_hash(_plain(user_code)))
+    row = _PENDING.row(conn, user_code_hash=token_hash(_plain(user_code)))
     if row is None:
         raise _unknown()
     return row
@@ -103,7 +103,7 @@ def answer(conn: Connection, caller: Caller, user_code: str, *, is_approved: boo
     organization_id = DEFAULT_ORGANIZATION_ID if caller.may(OPERATOR) else caller.organization_id
     changed = _ANSWER.count(
         conn,
-        user_code_hash=_hash(_plain(user_code)),
+        user_code_hash=token_hash(_plain(user_code)),
         account_id=caller.key_id if is_approved else None,
         organization_id=organization_id if is_approved else None,
         role=caller.role if is_approved else None,
@@ -121,7 +121,7 @@ def _unknown() -> NotFound:
 
 def poll(conn: Connection, device_code: str, *, key_days: int) -> Poll:
     """Return the state of a request. Creates the API key of an approved one, and ends it. A poll too soon slows down."""
-    id = _hash(device_code)
+    id = token_hash(device_code)
     row = _POLL.row(conn, id=id)
     if row is None:
         return Poll(status=EXPIRED)
@@ -168,7 +168,3 @@ def _new_user_code() -> str:
 def _plain(user_code: str) -> str:
     """Return a code as people may type it, in the one form that is hashed."""
     return "".join(letter for letter in user_code.upper() if letter in CODE_LETTERS)
-
-
-def _hash(code: str) -> bytes:
-    return hashlib.sha256(code.encode()).digest()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from shared.access.api_keys import (
 from shared.errors import Forbidden, Unauthenticated
 from shared.infra import encryption
 from shared.infra.postgres import Row, connection
+from shared.infra.tokens import new_token, token_hash
 from shared.oauth.openid import Identity, values_at
 from shared.settings import Settings
 from shared.sql import statement
@@ -92,10 +92,10 @@ def start(conn: Connection, identity: Identity, settings: Settings) -> str:
     _STORE_ACCOUNT.count(
         conn, id=account_id, issuer=identity.issuer, subject=identity.subject, name=identity.name
     )
-    token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
+    token = f"{TOKEN_PREFIX}{new_token()}"
     _CREATE_SESSION.count(
         conn,
-        id=digest(token),
+        id=token_hash(token),
         account_id=account_id,
         organization_id=owner.id,
         role=role,
@@ -130,7 +130,7 @@ def _account_id(identity: Identity) -> str:
 
 def find(token: str, settings: Settings) -> Session | None:
     """Return the session of a token, or None if the token is unknown. Raises Unauthenticated if the session has ended."""
-    key = digest(token)
+    key = token_hash(token)
     session = _sessions.get(key)
     if session is None:
         session = _look_up(key, settings)
@@ -173,7 +173,7 @@ def is_alive(key: bytes, settings: Settings) -> bool:
 
 def end(token: str) -> str | None:
     """End a session. Returns its ID token, or None if there is no such session. Others notice within CACHE_SECONDS."""
-    key = digest(token)
+    key = token_hash(token)
     with connection() as conn:
         row = _END_SESSION.row(conn, id=key)
     _sessions.pop(key, None)
@@ -197,7 +197,3 @@ def csrf_token(token: str) -> str:
 def is_csrf_token(sent: str, token: str) -> bool:
     """Return whether a CSRF token is that of the session with this token."""
     return hmac.compare_digest(sent.encode(), csrf_token(token).encode())
-
-
-def digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

@@ -7,7 +7,6 @@ unexpired upload refers to it.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from sqlalchemy import Connection, text
 from shared.errors import AddressRefused, Conflict, Invalid, NotFound
 from shared.infra import egress
 from shared.infra.postgres import patience
+from shared.infra.tokens import new_token, token_hash
 from shared.sql import statement
 
 CHUNK_BYTES = 1024 * 1024
@@ -48,20 +48,16 @@ class UploadTarget:
 
 def open_upload(conn: Connection, deployment_id: UUID) -> UploadTarget:
     """Insert an upload for one archive of the deployment."""
-    token = secrets.token_urlsafe(32)
+    token = new_token()
     object_path = f"{deployment_id}/{secrets.token_hex(16)}.tar.gz"
     conn.execute(
         text(
             "INSERT INTO upload (object_path, deployment_id, token_hash, expires_at)"
             " VALUES (:path, :id, :hash, now() + make_interval(secs => :seconds))"
         ),
-        {"path": object_path, "id": deployment_id, "hash": _hash(token), "seconds": UPLOAD_SECONDS},
+        {"path": object_path, "id": deployment_id, "hash": token_hash(token), "seconds": UPLOAD_SECONDS},
     )
     return UploadTarget(token, object_path)
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
 
 
 def find_upload(conn: Connection, token: str) -> str:
@@ -70,7 +66,7 @@ def find_upload(conn: Connection, token: str) -> str:
         "SELECT u.object_path, u.digest FROM upload u JOIN deployment d ON d.id = u.deployment_id"
         " WHERE u.token_hash = :hash AND u.expires_at > now() AND d.deleted_at IS NULL"
     )
-    row = conn.execute(query, {"hash": _hash(token)}).one_or_none()
+    row = conn.execute(query, {"hash": token_hash(token)}).one_or_none()
     if row is None:
         raise NotFound("This upload URL is not valid, or has expired. Create a new one.")
     if row.digest is not None:

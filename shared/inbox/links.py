@@ -7,8 +7,6 @@ of two simultaneous answers one is refused.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +22,7 @@ from shared.errors import Conflict, Denied, Forbidden, Gone, NotFound
 from shared.inbox import answers, records
 from shared.inbox.records import QuestionClosed
 from shared.infra.postgres import Row, connection
+from shared.infra.tokens import new_token, token_hash
 from shared.records import ANYTHING, ID, TEXT, TEXT_OR_NULL, TIME, TIME_OR_NULL, Record, RecordField, one_of
 from shared.runs import creation
 from shared.runs.create import Created
@@ -34,7 +33,6 @@ from shared.threads import records as threads
 from shared.user_code import authorization
 from shared.user_code.users import studio_user
 
-TOKEN_BYTES = 32
 MAX_LINKS = 100  # valid links of a question
 MAX_LISTED = 1_000
 
@@ -86,8 +84,8 @@ def create(
 
     Raises QuestionClosed, and Conflict if the question has MAX_LINKS valid links.
     """
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    values = {"link_id": uuid7(), "question_id": question_id, "token_hash": _hash(token), "label": label}
+    token = new_token()
+    values = {"link_id": uuid7(), "question_id": question_id, "token_hash": token_hash(token), "label": label}
     row = _CREATE.row(conn, **values, key_id=key_id, seconds=seconds, most=MAX_LINKS)
     if row is None:
         if records.get(conn, question_id)["closed_at"] is not None:
@@ -120,7 +118,7 @@ def find(conn: Connection, token: str) -> tuple[Row, DeploymentRef]:
 
     Raises NotFound for an unknown token, and Gone for a link that is not valid.
     """
-    row = _FIND.row(conn, token_hash=_hash(token))
+    row = _FIND.row(conn, token_hash=token_hash(token))
     deployment = None if row is None else deployments.resolve_by_id(conn, row["deployment_id"])
     if row is None or deployment is None or _hides_questions(deployment):
         raise NotFound(UNKNOWN)
@@ -185,7 +183,3 @@ class _Use:
 
     def complete(self, conn: Connection, created: Sequence[Created]) -> None:
         """Do nothing: the insert of the run records the answer."""
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

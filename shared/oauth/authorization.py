@@ -7,10 +7,8 @@ organization. Only its hash is stored.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
-import secrets
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,6 +24,7 @@ from shared.eventlog import events
 from shared.eventlog.hub import Stopping, hub
 from shared.infra import encryption
 from shared.infra.postgres import Row, connection
+from shared.infra.tokens import new_token, token_hash
 from shared.models import OAUTH_REQUEST
 from shared.oauth import providers, token_endpoint
 from shared.oauth.token_endpoint import TokenRefused, Tokens
@@ -34,8 +33,6 @@ from shared.sql import statement
 
 log = logging.getLogger(__name__)
 
-STATE_BYTES = 32
-VERIFIER_BYTES = 64  # 86 characters; RFC 7636 requires 43 to 128
 LIFETIME = timedelta(minutes=10)
 KEPT_AFTER_END = timedelta(minutes=10)  # for callers that wait for the result
 PURGED_AT_ONCE = 100
@@ -94,8 +91,8 @@ def _request_consent(
 ) -> Authentication:
     """Insert a request for consent. Removes some expired ones."""
     client = providers.client_of(provider)
-    state = secrets.token_urlsafe(STATE_BYTES)
-    verifier = secrets.token_urlsafe(VERIFIER_BYTES) if client.pkce_method else None
+    state = new_token()
+    verifier = new_token() if client.pkce_method else None
     auth_id = uuid7()
     purge = text(
         "DELETE FROM oauth_request WHERE id IN (SELECT id FROM oauth_request WHERE expires_at < now()"
@@ -107,7 +104,7 @@ def _request_consent(
             id=auth_id,
             organization_id=provider["organization_id"],
             provider_key=provider["id"],
-            state_hash=_hash(state),
+            state_hash=token_hash(state),
             verifier=None if verifier is None else encryption.encrypt(verifier),
             redirect_uri=redirect_uri,
             scopes=list(request.scopes),
@@ -168,7 +165,7 @@ def _consume(organization_id: UUID | None, provider_id: str, redirect: Redirect)
     with connection() as conn:
         request = _CONSUME_REQUEST.row(
             conn,
-            state_hash=_hash(redirect.state),
+            state_hash=token_hash(redirect.state),
             provider_id=provider_id,
             organization_id=organization_id,
         )
@@ -264,7 +261,3 @@ def _result(organization_id: UUID, auth_id: UUID) -> Authentication | None:
     if row["status"] == FAILED:
         return Authentication(status=FAILED, error=row["error"])
     return None
-
-
-def _hash(state: str) -> bytes:
-    return hashlib.sha256(state.encode()).digest()

@@ -13,6 +13,7 @@ from shared.access import api_keys, organizations, sessions
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.hosts import exchanges
 from shared.infra.postgres import connection
+from shared.infra.tokens import token_hash
 from shared.oauth import openid
 from tests.contract.conftest import ADMIN_KEY, MakeApp, new_key
 from tests.contract.signing_in import (
@@ -244,7 +245,7 @@ def test_a_session_ends_with_its_organization_and_with_its_provider(
 
 
 def test_a_stream_ends_with_its_session(ann: Browser, signing_app: Flask) -> None:
-    key, settings = sessions.digest(str(ann.cookie())), signing_app.config["SETTINGS"]
+    key, settings = token_hash(str(ann.cookie())), signing_app.config["SETTINGS"]
     sessions.forget()
     assert sessions.is_alive(key, settings)
     ann.call("POST", "/v2/sign-out")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -27,6 +26,7 @@ from shared.errors import Forbidden, Invalid, NotFound, RunyardError, Unauthenti
 from shared.infra import encryption
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection, database_time
+from shared.infra.tokens import new_token
 from shared.oauth import openid
 from shared.records import BOOLEAN, COUNT, TEXT, TEXT_OR_NULL, TIME, one_of, or_null, record
 from shared.setting_values import ROLES
@@ -42,8 +42,6 @@ from web.schemas.validation import load_query
 
 bp = RouteGroup("sign_in", section="Organizations and keys")
 
-RANDOM_BYTES = 32
-VERIFIER_BYTES = 64  # 86 characters; RFC 7636 requires 43 to 128
 SIGN_IN_SECONDS = 600
 PLACE = r"/[^\x00-\x1f\x7f\\]*"  # a page of the console, as its router writes it
 NOT_CONFIGURED = "Sign-in is not configured: use an API key."
@@ -130,9 +128,9 @@ def _start(place: str) -> Response:
     _require_configured()
     limits.count_address(client_network(settings()))
     attempt = {
-        "state": secrets.token_urlsafe(RANDOM_BYTES),
-        "nonce": secrets.token_urlsafe(RANDOM_BYTES),
-        "verifier": secrets.token_urlsafe(VERIFIER_BYTES),
+        "state": new_token(),
+        "nonce": new_token(),
+        "verifier": new_token(),
     }
     url = openid.authorization_url(settings(), redirect_uri=_redirect_uri(), **attempt)
     kept = {**attempt, "next": place, "expires_at": database_time().timestamp() + SIGN_IN_SECONDS}
