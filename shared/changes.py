@@ -1,4 +1,4 @@
-"""Changes of an organization: who deployed, moved traffic, or created, changed and revoked keys, and when.
+"""Changes of an organization's deployments, traffic and keys: who made them, and when.
 
 A row is inserted by the transaction that makes the change, so there is no change without its row. A trigger inserts the
 ends of revisions (shared/sql/changes.sql), because several processes end them. Rows are kept for KEPT_DAYS.
@@ -7,6 +7,7 @@ ends of revisions (shared/sql/changes.sql), because several processes end them. 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -20,39 +21,31 @@ KEPT_DAYS = 90
 MOST = 100_000  # rows of the installation
 REMOVED_AT_ONCE = 5_000
 
-DEPLOYMENT_CREATED, DEPLOYMENT_CHANGED, DEPLOYMENT_DELETED = (
-    f"deployment.{what}" for what in ("created", "changed", "deleted")
-)
-REVISION_DEPLOYED, REVISION_FAILED, REVISION_INTERRUPTED = (
-    f"revision.{what}" for what in ("deployed", "failed", "interrupted")
-)
-TRAFFIC_PROMOTED, TRAFFIC_SPLIT, TRAFFIC_ABORTED = (
-    f"traffic.{what}" for what in ("promoted", "split", "aborted")
-)
-PREVIEW_DELETED = "preview.deleted"
-KEY_CREATED, KEY_CHANGED, KEY_REVOKED = (f"key.{what}" for what in ("created", "changed", "revoked"))
-KINDS = (
-    DEPLOYMENT_CREATED,
-    DEPLOYMENT_CHANGED,
-    DEPLOYMENT_DELETED,
-    REVISION_DEPLOYED,
-    REVISION_FAILED,
-    REVISION_INTERRUPTED,
-    TRAFFIC_PROMOTED,
-    TRAFFIC_SPLIT,
-    TRAFFIC_ABORTED,
-    PREVIEW_DELETED,
-    KEY_CREATED,
-    KEY_CHANGED,
-    KEY_REVOKED,
-)
+
+class ChangeKind(StrEnum):
+    """The kinds of changes. The trigger inserts `revision.deployed` and `revision.failed`."""
+
+    DEPLOYMENT_CREATED = "deployment.created"
+    DEPLOYMENT_CHANGED = "deployment.changed"
+    DEPLOYMENT_DELETED = "deployment.deleted"
+    REVISION_DEPLOYED = "revision.deployed"
+    REVISION_FAILED = "revision.failed"
+    REVISION_INTERRUPTED = "revision.interrupted"
+    TRAFFIC_PROMOTED = "traffic.promoted"
+    TRAFFIC_SPLIT = "traffic.split"
+    TRAFFIC_ABORTED = "traffic.aborted"
+    PREVIEW_DELETED = "preview.deleted"
+    KEY_CREATED = "key.created"
+    KEY_CHANGED = "key.changed"
+    KEY_REVOKED = "key.revoked"
+
 
 RECORD = Record(
     "Change",
     {
         "id": RecordField(COUNT),
         "at": RecordField(TIME),
-        "kind": RecordField(one_of(*KINDS)),
+        "kind": RecordField(one_of(*ChangeKind)),
         "deployment_id": RecordField(ID_OR_NULL),
         "subject": RecordField({"description": "Name of the deployment or key at that time", **TEXT}),
         "changed_by": RecordField(
@@ -75,7 +68,7 @@ _REMOVE = statement("changes.remove")
 def add(
     conn: Connection,
     organization_id: UUID,
-    kind: str,
+    kind: ChangeKind,
     subject: str,
     *,
     by: Mapping[str, str] | None,

@@ -97,6 +97,19 @@ def test_a_question_is_listed_read_and_answered(api: Api, inbox: ControlPlane) -
     assert answered.json["question"]["answered_from"] == "127.0.0.1"
 
 
+def test_a_repeated_request_is_executed_once(api: Api, control: ControlPlane) -> None:
+    ask(api)
+    (question,) = listed(control)
+    for path, body in (("link", {}), ("answer", {"answer": "yes"})):
+        address = f"/v2/inbox/{question['id']}/{path}"
+        first, second = (control.call("POST", address, body, headers={"Idempotency-Key": path}) for _ in "12")
+        assert (second.status_code, second.data) == (first.status_code, first.data), path
+        assert second.headers["Idempotent-Replayed"] == "true", path
+    runs: Any = api.get(f"/threads/{question['thread_id']}/runs").json
+    links: Any = control.get(f"/v2/inbox/{question['id']}/links").json
+    assert (len(runs), len(links)) == (2, 1)
+
+
 def test_the_answer_continues_with_the_configuration_of_the_run_that_asked(
     api: Api, inbox: ControlPlane
 ) -> None:
@@ -280,6 +293,7 @@ def test_keys_of_other_organizations_and_read_keys_cannot_answer(
 # Deployments with their own authorization
 
 
+@pytest.mark.usefixtures("control")  # encrypts the response that is stored under an idempotency key
 def test_users_see_and_answer_what_their_handlers_let_them(users: Users, played: PlayedAuth) -> None:
     played.on(owner_only, "threads")
     run = ask(users.ann)
@@ -297,8 +311,12 @@ def test_users_see_and_answer_what_their_handlers_let_them(users: Users, played:
     played.on(refuse, "threads", "create_run")
     assert users.ann.post(f"/inbox/{question['id']}/answer", {"answer": 1}).status_code == 403
     played.on(owner_only, "threads", "create_run")
-    answered: Any = users.ann.post(f"/inbox/{question['id']}/answer", {"answer": 1}).json
-    assert answered["question"]["answered_by"] == "ann"
+    once = {"Idempotency-Key": "one"}
+    answered, again = (
+        users.ann.post(f"/inbox/{question['id']}/answer", {"answer": 1}, headers=once) for _ in "12"
+    )
+    assert (again.status_code, again.json) == (200, answered.json)
+    assert answered.json["question"]["answered_by"] == "ann"
 
 
 def test_platform_keys_act_as_the_studio_user(app: Flask, users: Users, played: PlayedAuth) -> None:

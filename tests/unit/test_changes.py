@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from shared import changes
+from shared.changes import ChangeKind
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -26,7 +27,7 @@ def newest(organization_id: UUID, **filters: Any) -> list[dict[str, Any]]:
 
 def add(organization_id: UUID, subject: str = "chat", **fields: Any) -> None:
     with connection() as conn:
-        changes.add(conn, organization_id, changes.KEY_CREATED, subject, **{"by": KEY, **fields})
+        changes.add(conn, organization_id, ChangeKind.KEY_CREATED, subject, **{"by": KEY, **fields})
 
 
 def move(revision_id: UUID | None, status: RevisionStatus) -> None:
@@ -50,10 +51,10 @@ def test_the_end_of_a_revision_is_recorded_once_with_the_key_that_requested_it(
 
     failed, deployed = newest(deployment.organization_id)
 
-    assert (deployed["kind"], deployed["subject"]) == (changes.REVISION_DEPLOYED, deployment.name)
+    assert (deployed["kind"], deployed["subject"]) == (ChangeKind.REVISION_DEPLOYED, deployment.name)
     assert (deployed["deployment_id"], deployed["changed_by"]) == (deployment.id, KEY)
     assert (deployed["detail"]["revision_number"], deployed["detail"]["preview"]) == (7, "pr-1")
-    assert (failed["kind"], failed["detail"]["status"]) == (changes.REVISION_FAILED, "BUILD_FAILED")
+    assert (failed["kind"], failed["detail"]["status"]) == (ChangeKind.REVISION_FAILED, "BUILD_FAILED")
     assert failed["changed_by"] is None
 
 

@@ -1,4 +1,4 @@
-"""Changes of the organization: who deployed, moved traffic, or created, changed and revoked keys, and when."""
+"""Changes of an organization's deployments, traffic and keys: the list, and its rows for the caller's requests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from shared import changes
 from shared.access import api_keys
+from shared.changes import ChangeKind
 from shared.infra.postgres import connection
 from web.gate.context import caller
 from web.http.responses import resource_page, resource_page_schema
@@ -45,12 +46,12 @@ def list_changes(query: dict[str, Any]) -> Response:
 
 
 def caller_key(conn: Connection) -> dict[str, str]:
-    """Return id and name of the caller's key or account. Records keep both, since a key is deleted some time after its end."""
+    """Return id and name of the caller's key or account. Records keep both, since ended keys are deleted."""
     return {"key_id": caller().key_id, "name": api_keys.caller_name(conn, caller())}
 
 
-def record(
-    conn: Connection, kind: str, subject: str, *, deployment_id: UUID | None = None, **detail: Any
+def record_change(
+    conn: Connection, kind: ChangeKind, subject: str, *, deployment_id: UUID | None = None, **detail: Any
 ) -> None:
     """Record a change by the caller, in the transaction that makes it."""
     changes.add(

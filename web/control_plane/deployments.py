@@ -10,7 +10,7 @@ from uuid import UUID
 from flask import Response, jsonify
 from sqlalchemy import Connection
 
-from shared import changes
+from shared.changes import ChangeKind
 from shared.deployments import deployments, revision_events, shares, traffic
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
@@ -22,8 +22,7 @@ from shared.models import DeploymentStatus
 from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
 from shared.runs import signals, webhooks
-from web.control_plane.changes import caller_key
-from web.control_plane.changes import record as record_change
+from web.control_plane.changes import caller_key, record_change
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     MAX_SECRETS,
@@ -174,7 +173,7 @@ def create_deployment(body: dict[str, Any]) -> Response:
         )
         transitions = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
-        record_change(conn, changes.DEPLOYMENT_CREATED, row["name"], deployment_id=deployment_id)
+        record_change(conn, ChangeKind.DEPLOYMENT_CREATED, row["name"], deployment_id=deployment_id)
         answer = keep(jsonify(deployment_record(row)), 201)
     revision_events.announce(transitions)
     return answer
@@ -301,7 +300,7 @@ def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None
     if body.get("traffic") is not None:
         record_change(
             conn,
-            changes.TRAFFIC_SPLIT,
+            ChangeKind.TRAFFIC_SPLIT,
             row["name"],
             deployment_id=row["id"],
             traffic=DEPLOYMENT.show(row)["traffic"],
@@ -309,7 +308,7 @@ def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None
     settings_changed = sorted(name for name in SETTINGS if name in body)
     if settings_changed:
         record_change(
-            conn, changes.DEPLOYMENT_CHANGED, row["name"], deployment_id=row["id"], fields=settings_changed
+            conn, ChangeKind.DEPLOYMENT_CHANGED, row["name"], deployment_id=row["id"], fields=settings_changed
         )
 
 
@@ -351,7 +350,7 @@ def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
         name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
         transitions = deletion.delete(conn, caller().organization_id, deployment_id)
-        record_change(conn, changes.DEPLOYMENT_DELETED, name, deployment_id=deployment_id)
+        record_change(conn, ChangeKind.DEPLOYMENT_DELETED, name, deployment_id=deployment_id)
     forget(deployment_id)
     revision_events.announce(transitions)
     _cancel_runs(deployment_id)

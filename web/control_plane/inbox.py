@@ -23,6 +23,7 @@ from shared.infra.postgres import Row, connection
 from shared.infra.replica import read
 from shared.records import ID, TEXT, listed, record
 from web.deployment_api.inbox import (
+    ANSWER,
     ANSWERED,
     ASSIGNEE_LENGTH,
     MAX_PAGE,
@@ -36,7 +37,8 @@ from web.deployment_api.runs.creation import create_run
 from web.gate import deployments
 from web.gate.addresses import client_address
 from web.gate.callers import acting_at, may_use_tools
-from web.gate.context import allow, caller, metadata_of, settings, user_document
+from web.gate.context import allow, caller, deployment, metadata_of, settings, user_document
+from web.gate.idempotency import once
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 
@@ -80,11 +82,7 @@ class QuestionPatch(fields.Schema):
 class AnswerOrAction(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"answer": True}
 
-    answer = fields.AnyJson(
-        metadata={
-            "description": "The value that `interrupt` returns. Null at a breakpoint. Required without `action`"
-        }
-    )
+    answer = fields.AnyJson(metadata={"description": f"{ANSWER}. Required without `action`"})
     action = fields.OneOf("answer", "cancel", load_default="answer")
 
 
@@ -92,7 +90,7 @@ class AnswerMany(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"ids": ["0198c0de-0000-7000-8000-000000000000"], "answer": True}
 
     ids = fields.ListOf(fields.UuidField(), required=True, max_items=MAX_BATCH)
-    answer = fields.AnyJson(required=True)
+    answer = fields.AnyJson(required=True, metadata={"description": ANSWER})
 
 
 @bp.operation(
@@ -195,6 +193,7 @@ def change_question(question_id: UUID, body: dict[str, Any]) -> Response:
     role="run",
     body=AnswerOrAction,
     answer=ANSWERED,
+    idempotent=True,
     errors=(400, 404, 409, 424, 429, 504),
 )
 def answer_question(question_id: UUID, body: dict[str, Any]) -> Response:
@@ -216,13 +215,13 @@ def answer_question(question_id: UUID, body: dict[str, Any]) -> Response:
 
 
 def _cancel(row: Row) -> Response:
-    serving = deployments.by_id(row["deployment_id"])
-    assert serving is not None
-    address = client_address(settings())
-    answers.cancel(serving, row["question_id"], key_id=caller().key_id, address=address, user=user_document())
+    question_id, address = row["question_id"], client_address(settings())
     with connection() as conn:
-        cancelled = records.get(conn, row["question_id"])
-    return jsonify(question=records.RECORD.show(cancelled), run_id=None)
+        once(conn)  # answers a repeated request before any call to a graph host
+    answers.cancel(deployment(), question_id, key_id=caller().key_id, address=address, user=user_document())
+    with connection() as conn:
+        keep = once(conn)
+        return keep(jsonify(question=records.RECORD.show(records.get(conn, question_id)), run_id=None))
 
 
 @bp.operation(

@@ -18,9 +18,11 @@ from shared.inbox import links
 from shared.infra.postgres import Row, connection
 from shared.records import ID, TEXT_OR_NULL, TIME, record
 from web.control_plane.inbox import act_on
+from web.deployment_api.inbox import Answer
 from web.gate import limits
 from web.gate.addresses import client_address, client_network
 from web.gate.context import caller, configured_url, settings
+from web.gate.idempotency import once
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
@@ -61,12 +63,8 @@ class LinkToken(fields.Schema):
     token = fields.StrictString(required=True, min_length=1, max_length=200)
 
 
-class LinkAnswer(LinkToken):
+class LinkAnswer(LinkToken, Answer):
     example: ClassVar[dict[str, Any]] = {"token": EXAMPLE_TOKEN, "answer": True}
-
-    answer = fields.AnyJson(
-        required=True, metadata={"description": "The value that `interrupt` returns. Null at a breakpoint"}
-    )
 
 
 @bp.operation(
@@ -76,9 +74,10 @@ class LinkAnswer(LinkToken):
     body=LinkCreate,
     answer=CREATED,
     status=201,
+    idempotent=True,
     errors=(404, 409),
 )
-def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]:
+def create_link(question_id: UUID, body: dict[str, Any]) -> Response:
     """Create a link for a person without an account. Its URL is returned only once.
 
     Whoever has the URL can read the question and answer it once, until the link expires or is revoked, or until the
@@ -87,6 +86,7 @@ def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]
 
     def create(row: Row) -> Response:
         with connection() as conn:
+            keep = once(conn)
             link, token = links.create(
                 conn,
                 question_id,
@@ -94,11 +94,11 @@ def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]
                 seconds=body["expires_in_seconds"],
                 label=body["label"],
             )
-        shown = links.RECORD.show(link)
-        url = f"{configured_url()}{PAGE}{token}"
-        return jsonify(id=shown["id"], url=url, expires_at=shown["expires_at"], label=shown["label"])
+            shown, url = links.RECORD.show(link), f"{configured_url()}{PAGE}{token}"
+            answer = jsonify(id=shown["id"], url=url, expires_at=shown["expires_at"], label=shown["label"])
+            return keep(answer, 201)
 
-    return act_on(question_id, create, action="update"), 201
+    return act_on(question_id, create, action="update")
 
 
 @bp.operation(

@@ -8,14 +8,15 @@ from uuid import UUID
 
 from flask import Response, jsonify
 
-from shared import __version__, changes
+from shared import __version__
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
+from shared.changes import ChangeKind
 from shared.deployments import revision_events
 from shared.errors import Invalid
 from shared.infra.postgres import connection, database_time
 from shared.records import BOOLEAN, ID, TEXT, one_of, or_null, record
-from web.control_plane.changes import record as record_change
+from web.control_plane.changes import record_change
 from web.control_plane.sources import MAX_TOKENS
 from web.gate.context import caller, credentials, settings
 from web.gate.idempotency import once
@@ -201,7 +202,7 @@ def create_key(body: dict[str, Any]) -> Response:
             max_run_tokens=body.get("max_run_tokens"),
         )
         row = api_keys.get(conn, caller().organization_id, key_id)
-        record_change(conn, changes.KEY_CREATED, row["name"], of_key=key_id, role=row["role"])
+        record_change(conn, ChangeKind.KEY_CREATED, row["name"], of_key=key_id, role=row["role"])
         return keep(jsonify({**api_keys.RECORD.show(row), "key": key}), 201)
 
 
@@ -251,7 +252,7 @@ def change_key(key_id: str, body: dict[str, Any]) -> Response:
         body.pop("lifetime_days", None)
     with connection() as conn:
         row = api_keys.change(conn, caller(), key_id, body)
-        record_change(conn, changes.KEY_CHANGED, row["name"], of_key=key_id, fields=sorted(body))
+        record_change(conn, ChangeKind.KEY_CHANGED, row["name"], of_key=key_id, fields=sorted(body))
         return jsonify(api_keys.RECORD.show(row))
 
 
@@ -262,7 +263,7 @@ def revoke_key(key_id: str) -> None:
         row = api_keys.get(conn, caller().organization_id, key_id, lock=True)
         api_keys.revoke(conn, caller().organization_id, key_id)
         if row["revoked_at"] is None:
-            record_change(conn, changes.KEY_REVOKED, row["name"], of_key=key_id)
+            record_change(conn, ChangeKind.KEY_REVOKED, row["name"], of_key=key_id)
 
 
 ME = record(

@@ -11,7 +11,7 @@ from flask import Response, jsonify, request
 from redis.exceptions import RedisError
 from sqlalchemy import Connection
 
-from shared import changes
+from shared.changes import ChangeKind
 from shared.deployments import deployments, revision_events, revisions, traffic
 from shared.deployments.records import DEPLOYMENT, REVISION
 from shared.eventlog import events, follow
@@ -19,8 +19,7 @@ from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane.changes import caller_key
-from web.control_plane.changes import record as record_change
+from web.control_plane.changes import caller_key, record_change
 from web.control_plane.deployments import MAX_PAGE, change_of, deployment_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.context import caller, settings
@@ -190,7 +189,7 @@ def interrupt_revision(deployment_id: UUID, revision_id: UUID) -> Response:
             name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
             record_change(
                 conn,
-                changes.REVISION_INTERRUPTED,
+                ChangeKind.REVISION_INTERRUPTED,
                 name,
                 deployment_id=deployment_id,
                 revision_number=row["number"],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, jsonify
+from sqlalchemy import Connection
 
 from shared.errors import NotFound
 from shared.inbox import answers, records
@@ -13,9 +15,11 @@ from shared.inbox.records import Criteria, QuestionStatus, Scope, VisibleThreads
 from shared.infra.postgres import Row, connection
 from shared.infra.replica import read
 from shared.records import COUNT, ID, listed, record
+from shared.runs.create import Created
 from shared.user_code import filters
 from web.deployment_api.runs.creation import create_run
 from web.gate.context import allow, deployment, metadata_of, unchecked_deployment
+from web.gate.idempotency import once
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 
@@ -25,6 +29,7 @@ QUESTIONS = record("Questions", resources=listed(records.RECORD.schema), offset=
 ANSWERED = record("AnsweredQuestion", question=records.RECORD.schema, run_id=ID)
 MAX_PAGE = 100
 ASSIGNEE_LENGTH = 255
+ANSWER = "The value that `interrupt` returns. Null at a breakpoint"
 
 
 class QuestionCriteria(fields.Schema):
@@ -46,9 +51,7 @@ class QuestionSearch(QuestionCriteria):
 class Answer(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"answer": True}
 
-    answer = fields.AnyJson(
-        required=True, metadata={"description": "The value that `interrupt` returns. Null at a breakpoint"}
-    )
+    answer = fields.AnyJson(required=True, metadata={"description": ANSWER})
 
 
 @bp.operation(
@@ -79,6 +82,7 @@ def search_questions(body: dict[str, Any]) -> Response:
     role="run",
     body=Answer,
     answer=ANSWERED,
+    idempotent=True,
     errors=(400, 404, 409, 429),
 )
 def answer_question(question_id: UUID, body: dict[str, Any]) -> Response:
@@ -119,7 +123,23 @@ def _find(question_id: UUID) -> Row | None:
 
 
 def respond_with_answer(row: Row, answer: Any) -> Response:
-    created = create_run(answers.answer_request(row, answer))
-    with connection() as conn:
-        answered = records.get(conn, row["question_id"])
-    return jsonify(question=records.RECORD.show(answered), run_id=created.run_id)
+    """Create the run that answers a question, under the idempotency key of the current request, if it has one."""
+    part = _AnswerResponse(row["question_id"])
+    create_run(answers.answer_request(row, answer), part=part)
+    return part.response
+
+
+class _AnswerResponse:
+    """The response to an answer, which is stored in the transaction that creates the run."""
+
+    response: Response
+
+    def __init__(self, question_id: UUID) -> None:
+        self._question_id = question_id
+
+    def begin(self, conn: Connection) -> None:
+        self._keep = once(conn)
+
+    def complete(self, conn: Connection, created: Sequence[Created]) -> None:
+        question = records.RECORD.show(records.get(conn, self._question_id))
+        self.response = self._keep(jsonify(question=question, run_id=created[0].run_id))

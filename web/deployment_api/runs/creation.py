@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from shared.access.idempotency import HEADER
 from shared.runs import creation, nesting
 from shared.runs.create import Created
+from shared.runs.creation import TransactionPart
 from shared.runs.drafts import Creator, RunRequest
 from shared.runs.read import show_new
 from shared.user_code.authorization import Granted
@@ -31,9 +32,14 @@ from web.schemas.validation import uuid_header
 Render = Callable[[Sequence[Created]], Response]
 
 
-def create_run(run_request: RunRequest, *, assistant_read: Granted | None = None) -> Created:
-    """Create a run for a request without idempotency key. See `shared.runs.creation.create_runs`."""
-    return creation.create_runs(_creator(), [run_request], assistant_read=assistant_read)[0]
+def create_run(
+    run_request: RunRequest,
+    *,
+    part: TransactionPart | None = None,
+    assistant_read: Granted | None = None,
+) -> Created:
+    """Create a run. Ignores an idempotency key, unless `part` does not. See `shared.runs.creation.create_runs`."""
+    return creation.create_runs(_creator(), [run_request], part=part, assistant_read=assistant_read)[0]
 
 
 def create_runs(run_requests: Sequence[RunRequest], render: Render) -> list[Created]:
