@@ -286,7 +286,8 @@ def _pause(conn: Connection) -> None:
 def end_live_runs() -> int:
     """Cancel all live runs. Returns their number.
 
-    Cancelling ends a pending run at once; upkeep ends running ones. Pauses the questions that threads ask again. Requires a connected process (`local.connected`).
+    Cancelling ends a pending run at once; upkeep ends running ones. Pauses the questions that threads ask again.
+    Requires a connected process (`local.connected`).
     """
     query = "SELECT deployment_id, thread_id, run_id FROM run WHERE is_live(status) ORDER BY created_seq"
     with postgres.connection() as conn:

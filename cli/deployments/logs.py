@@ -24,7 +24,7 @@ from cli.output import Output, as_time, console, json_text, printable
 FOLLOW_SECONDS = 1.0
 WAIT_SECONDS = 20  # timeout of a long poll; the service answers as soon as there is a line
 PAGE = 1000
-AGO = re.compile(r"(\d+)\s*([smhd])")
+PERIOD = re.compile(r"(\d+)\s*([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Line = dict[str, Any]
@@ -164,15 +164,20 @@ def _json_line(line: Line) -> None:
     typer.echo(json_text({**line, "timestamp": as_time(line["timestamp"])}))
 
 
-def as_moment(text: str) -> str:
-    """Convert an ISO 8601 time or an age such as `15m` to ISO 8601 with a time zone. Raises BadUsage."""
-    ago = AGO.fullmatch(text.strip())
-    if ago:
-        return (datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})).isoformat()
+def as_moment(text: str, *, is_ahead: bool = False) -> str:
+    """Convert an ISO 8601 time or a period such as `15m` to ISO 8601 with a time zone. Raises BadUsage.
+
+    A period leads back from now, with `is_ahead` into the future.
+    """
+    period = PERIOD.fullmatch(text.strip())
     try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
+        if period:
+            distance = timedelta(**{UNITS[period[2]]: int(period[1])})
+            at = datetime.now(UTC) + (distance if is_ahead else -distance)
+        else:
+            at = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
         raise BadUsage(
-            f"{text!r} is no time: give one like 2026-01-31T12:00:00, or an age like 15m, 2h, 3d."
+            f"{text!r} is no time: give one like 2026-01-31T12:00:00, or a period like 15m, 2h, 3d."
         ) from None
     return (at if at.tzinfo else at.astimezone()).isoformat()

@@ -9,7 +9,6 @@ import time
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import httpx
 import typer
 from typer import Argument, Option
 
@@ -20,8 +19,6 @@ from cli.client.contexts import KEY_PREFIX, LOCAL, Context, is_service_key
 from cli.commands import command
 from cli.errors import BadUsage, CommandFailed
 from cli.output import Column, Output, printable
-
-ANSWER_SECONDS = 10.0
 
 Name = Annotated[
     str | None,
@@ -40,11 +37,12 @@ def login(
     ),
     api_key: str | None = Option(
         None,
-        help="API key; `-` reads it from stdin. Default: sign in with the browser if the service has sign-in, else a prompt.",
+        help="API key; `-` reads it from stdin. Default: sign in with the browser if the service has sign-in,"
+        " else a prompt.",
         metavar="KEY",
     ),
 ) -> None:
-    """Sign in to a service, or check an API key, and keep its address and key as a context, which becomes the current one.
+    """Sign in to a service, or check an API key, and keep address and key as a context, which becomes the current one.
 
     With sign-in, the command prints an address and a code. Open the address in any browser, sign in and confirm the
     code. The command then gets an API key with your role, which expires.
@@ -111,11 +109,11 @@ def _checked_url(text: str) -> str:
 
 def _has_sign_in(address: str) -> bool:
     """Return whether people can sign in to the service. False for a service that does not answer, or an older one."""
-    try:
-        answer = httpx.get(f"{address}/v2/sign-in", timeout=ANSWER_SECONDS)
-        found = answer.json() if answer.status_code == httpx.codes.OK else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        return False
+    with Client(address, "") as client:
+        try:
+            found = client.get("/v2/sign-in")
+        except CommandFailed:
+            return False
     return isinstance(found, dict) and found.get("is_configured") is True
 
 

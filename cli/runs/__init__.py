@@ -1,1 +1,1 @@
-"""Commands for runs, threads and the inbox: start a run and print its stream; list, show, cancel, retry, delete, answer."""
+"""Commands for runs, threads and the inbox: start a run and print its stream; list, cancel, retry, delete, answer."""

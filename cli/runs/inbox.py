@@ -1,4 +1,4 @@
-"""`runyard inbox`: list, show, answer, assign and snooze questions of graphs, and create links for one answer."""
+"""`runyard inbox`: list, show, answer, assign and snooze questions of graphs, and manage links for one answer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typer import Argument, Option
 from cli.client.client import Client
 from cli.client.names import is_id, is_part, only_match, short_id, with_part
 from cli.commands import command, new_app
-from cli.deployments.logs import AGO, UNITS, as_moment
+from cli.deployments.logs import as_moment
 from cli.deployments.target import Limit, NameOrAll, Wide, resolve_deployment
 from cli.errors import BadUsage, CommandFailed
-from cli.output import Column, Output, as_text, id_column, json_text, printable, when
+from cli.operating import keys
+from cli.output import Column, Output, as_text, id_column, json_text, minute, printable, when
 from cli.runs.run import json_or
 
 app = new_app("List and answer questions of graphs that wait for a person, of all deployments.")
@@ -29,14 +30,8 @@ POLL_SECONDS = 3.0
 # A question may become visible after one with a later `asked_at`, since the time is that of its transaction's start.
 OVERLAP = timedelta(seconds=60)
 SHOWN_WORDS = 200
-HEADS = (
-    "question",
-    "message",
-    "prompt",
-    "query",
-    "text",
-    "description",
-)  # fields with the words of a question
+# Fields with the words of a question
+HEADS = ("question", "message", "prompt", "query", "text", "description")
 OPEN = ("open", "snoozed")
 STATUSES = (*OPEN, "answered", "expired", "closed")
 STYLES = {"open": "yellow", "answered": "green", "expired": "red"}
@@ -136,8 +131,7 @@ def answer(
     answer: str | None = Argument(
         None,
         help="Answer: JSON or text; `-` reads it from stdin. Leave it out to continue after a breakpoint.",
-        metavar="[ANSWER]",
-        show_default=False,
+        metavar="ANSWER",
     ),
     is_text: bool = Option(False, "--text", help="Send the answer as text even if it is JSON."),
     cancel: bool = Option(False, "--cancel", help="Cancel the run instead of answering."),
@@ -155,12 +149,9 @@ def answer(
         body = {"answer": None}
     else:
         raise BadUsage(f"ANSWER is missing. The question: {printable(_words(row))}")
-    result = client.send("POST", f"/v2/inbox/{row['id']}/answer", body)
-    run_id = result.get("run_id")
-    done = "Cancelled the run of" if cancel else "Answered"
-    out.done(
-        f"{done} question {row['id']}.{f' Run {run_id} continues the thread.' if run_id else ''}", result
-    )
+    result = client.send("POST", f"/v2/inbox/{row['id']}/answer", body, repeat=True)
+    done = f"Answered question {row['id']}. Run {result['run_id']} continues the thread."
+    out.done(f"Cancelled the run of question {row['id']}." if cancel else done, result)
 
 
 @app.command("assign")
@@ -169,9 +160,7 @@ def assign(
     client: Client,
     out: Output,
     question: QuestionId,
-    assignee: str | None = Argument(
-        None, help="Name of the assignee. Default: you.", metavar="[NAME]", show_default=False
-    ),
+    assignee: str | None = Argument(None, help="Name of the assignee. Default: you.", metavar="NAME"),
     nobody: bool = Option(False, "--nobody", help="Assign the question to nobody."),
 ) -> None:
     """Assign a question to a person."""
@@ -190,10 +179,7 @@ def snooze(
     out: Output,
     question: QuestionId,
     until: str | None = Argument(
-        None,
-        help="Time, or a period such as 30m, 2h, 3d. Default: 1h.",
-        metavar="[UNTIL]",
-        show_default=False,
+        None, help="Time, or a period such as 30m, 2h, 3d. Default: 1h.", metavar="UNTIL"
     ),
     wake: bool = Option(False, "--wake", help="End the snooze."),
 ) -> None:
@@ -227,6 +213,32 @@ def link(
     typer.echo(printable(row["url"]))
 
 
+@app.command("links")
+@command
+def list_links(client: Client, out: Output, question: QuestionId, wide: Wide = False) -> None:
+    """List the links of a question, oldest first, without their URLs."""
+    rows = client.get(f"/v2/inbox/{_find(client, question)['id']}/links")
+    empty = "This question has no links. `runyard inbox link` creates one."
+    out.rows(rows, LINKS, empty=empty, wide=wide)
+
+
+@app.command("revoke-link")
+@command
+def revoke_link(
+    client: Client,
+    out: Output,
+    question: QuestionId,
+    link: str = Argument(help="Link: its id, or the beginning or end of its id.", metavar="LINK"),
+) -> None:
+    """Revoke a link of a question; this cannot be undone."""
+    rows = client.get(f"/v2/inbox/{_find(client, question)['id']}/links")
+    matches = with_part(rows, link) if is_part(link) else []
+    missing = f"The question has no link {link!r}. `runyard inbox links` shows those it has."
+    id = only_match(matches, link, "links", missing, label=_link_state)["id"]
+    client.send("DELETE", f"/v2/inbox/links/{id}", repeat=True)
+    out.done(f"Revoked the link {id}.", {"revoked": id})
+
+
 def _follow(client: Client, filters: Mapping[str, str]) -> Iterator[Row]:
     """Yield the questions that match, then those that are asked later, without end."""
     seen: dict[str, datetime] = {}
@@ -245,7 +257,7 @@ def _follow(client: Client, filters: Mapping[str, str]) -> Iterator[Row]:
 
 
 def _find(client: Client, text: str, statuses: tuple[str, ...] = STATUSES) -> Row:
-    """Return the question with that id, or that beginning or end of an id. Raises CommandFailed, and BadUsage for several."""
+    """Return the question with this id or part of an id. Raises CommandFailed, and BadUsage if several match."""
     if is_id(text):
         return client.get(f"/v2/inbox/{text}")
     if not is_part(text):
@@ -258,7 +270,7 @@ def _find(client: Client, text: str, statuses: tuple[str, ...] = STATUSES) -> Ro
 
 
 def _own_name(client: Client) -> str:
-    """Return the name under which the console, too, assigns a question to its user."""
+    """Return the caller's name, under which the console also assigns questions. Raises CommandFailed."""
     me = client.get("/v2/me")
     user, key = me.get("user") or {}, me.get("key") or {}
     name = user.get("name") or key.get("name") or key.get("id")
@@ -280,10 +292,7 @@ def _metadata(pairs: list[str]) -> Row:
 
 def _time_ahead(text: str) -> datetime:
     """Return a time in the future, from a period such as `2h` or an ISO 8601 time. Raises BadUsage."""
-    period = AGO.fullmatch(text.strip())
-    if period:
-        return datetime.now(UTC) + timedelta(**{UNITS[period[2]]: int(period[1])})
-    at = datetime.fromisoformat(as_moment(text))
+    at = datetime.fromisoformat(as_moment(text, is_ahead=True))
     if at <= datetime.now(UTC):
         raise BadUsage(f"{text!r} is in the past.")
     return at
@@ -321,6 +330,18 @@ def _line(row: Row) -> str:
     return printable(f"{when(row['asked_at'])}  {short_id(row['id'])}  {_words(row)}  ({place})")
 
 
+def _link_state(row: Row) -> str:
+    """Return a link's state as text: `used TIME`, or that of an API key with the same times."""
+    return f"used {minute(row['used_at'])}" if row["used_at"] else keys.state(row)
+
+
+LINKS = (
+    id_column("Link"),
+    Column("For", lambda row: row["label"], folds=True),
+    Column("State", _link_state),
+    Column("Created", lambda row: minute(row["created_at"])),
+    Column("Created by", lambda row: row["created_by"], only_wide=True),
+)
 COLUMNS = (
     id_column("Question"),
     Column("Status", lambda row: Text(row["status"], STYLES.get(row["status"], "dim")), only_wide=True),

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import typer
+
 from cli.output import Column, printable, show_table
 
 BAR = 24  # characters
-MOST = 60  # bands; a run of many nodes has more
-NAMES = {"host_start": "host"}
+MOST = 60  # bands
+KINDS = {"host_start": "host"}  # short names
 
 Band = Mapping[str, Any]
 
@@ -27,24 +29,21 @@ def show(line: Mapping[str, Any]) -> None:
     def bar(band: Band) -> str:
         if band["kind"] == "person" or end <= begin:
             return ""
-        places = [
-            (at - begin) / (end - begin)
-            for at in (_time(band["started_at"], now), _time(band["ended_at"], now))
-        ]
-        first, last = (min(max(int(place * BAR), 0), BAR) for place in places)
+        times = (_time(band["started_at"], now), _time(band["ended_at"], now))
+        first, last = (min(max(int((at - begin) / (end - begin) * BAR), 0), BAR) for at in times)
         return " " * min(first, BAR - 1) + "━" * max(last - first, 1)
 
     columns = [
         Column("Timeline", lambda band: "  " * depths[band["id"]] + printable(band["name"])),
-        Column("Kind", lambda band: NAMES.get(band["kind"], band["kind"])),
-        Column("start", lambda band: _seconds(_time(band["started_at"], now), begin)),
-        Column("took", lambda band: _seconds(_time(band["ended_at"], now), _time(band["started_at"], now))),
+        Column("Kind", lambda band: KINDS.get(band["kind"], band["kind"])),
+        Column("Start", lambda band: _seconds(_time(band["started_at"], now), begin)),
+        Column("Took", lambda band: _seconds(_time(band["ended_at"], now), _time(band["started_at"], now))),
         Column("", bar, no_wrap=True),
-        Column("State", lambda band: _state(band)),
+        Column("State", _state),
     ]
     show_table(bands[:MOST], columns)
     if len(bands) > MOST:
-        print(f"and {len(bands) - MOST} more, see the run's page in the console")
+        typer.echo(f"{len(bands) - MOST} more bands are on the run's page in the console.")
 
 
 def _time(text: str | None, now: datetime) -> datetime:

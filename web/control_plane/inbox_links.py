@@ -22,7 +22,6 @@ from web.deployment_api.inbox import Answer
 from web.gate import limits
 from web.gate.addresses import client_address, client_network
 from web.gate.context import caller, configured_url, settings
-from web.gate.idempotency import once
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
@@ -74,10 +73,9 @@ class LinkAnswer(LinkToken, Answer):
     body=LinkCreate,
     answer=CREATED,
     status=201,
-    idempotent=True,
     errors=(404, 409),
 )
-def create_link(question_id: UUID, body: dict[str, Any]) -> Response:
+def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]:
     """Create a link for a person without an account. Its URL is returned only once.
 
     Whoever has the URL can read the question and answer it once, until the link expires or is revoked, or until the
@@ -86,7 +84,6 @@ def create_link(question_id: UUID, body: dict[str, Any]) -> Response:
 
     def create(row: Row) -> Response:
         with connection() as conn:
-            keep = once(conn)
             link, token = links.create(
                 conn,
                 question_id,
@@ -94,11 +91,11 @@ def create_link(question_id: UUID, body: dict[str, Any]) -> Response:
                 seconds=body["expires_in_seconds"],
                 label=body["label"],
             )
-            shown, url = links.RECORD.show(link), f"{configured_url()}{PAGE}{token}"
-            answer = jsonify(id=shown["id"], url=url, expires_at=shown["expires_at"], label=shown["label"])
-            return keep(answer, 201)
+        shown = links.RECORD.show(link)
+        url = f"{configured_url()}{PAGE}{token}"
+        return jsonify(id=shown["id"], url=url, expires_at=shown["expires_at"], label=shown["label"])
 
-    return act_on(question_id, create, action="update")
+    return act_on(question_id, create, action="update"), 201
 
 
 @bp.operation(

@@ -129,7 +129,7 @@ def test_an_answer_is_json_or_text(served: ControlPlane, words: list[str], body:
     ran = runyard(served, "inbox", "answer", Q[-8:], *words, input="from a file\n")
     assert ran.exit_code == 0, ran.output
     assert served.body(f"POST /v2/inbox/{Q}/answer") == body
-    assert RUN in ran.stdout
+    assert (RUN in ran.stdout) == ("--cancel" not in words)
 
 
 def test_a_breakpoint_needs_no_answer_and_a_question_does(served: ControlPlane) -> None:
@@ -161,7 +161,7 @@ def test_a_snooze_ends_after_a_period_or_at_a_time(served: ControlPlane) -> None
         assert abs(ahead - timedelta(hours=hours)) < timedelta(minutes=1)
     assert until("2999-01-31T12:00:00+00:00") == "2999-01-31T12:00:00+00:00"
     assert until("--wake") is None
-    for words in (["2001-01-31"], ["soon"], ["1h", "--wake"]):
+    for words in (["2001-01-31"], ["soon"], ["9999999999d"], ["1h", "--wake"]):
         assert runyard(served, "inbox", "snooze", Q, *words).exit_code == 2, words
 
 
@@ -171,6 +171,30 @@ def test_a_link_is_printed_once_and_alone(served: ControlPlane) -> None:
     assert "shown once" in ran.stderr
     assert served.body(f"POST /v2/inbox/{Q}/link") == {"expires_in_seconds": 7200, "label": "Ng"}
     assert json.loads(runyard(served, "inbox", "link", Q, "--json").stdout)["label"] == "Ng"
+
+
+def test_links_are_listed_and_revoked(served: ControlPlane) -> None:
+    link = {
+        "id": OTHER,
+        "label": "Ng",
+        "created_by": "ops (k1)",
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "expires_at": "2026-01-08T00:00:00+00:00",
+        "used_at": None,
+        "revoked_at": None,
+    }
+    used = {**link, "id": RUN, "used_at": "2026-01-02T00:00:00+00:00"}
+    served.answers[f"GET /v2/inbox/{Q}/links"] = [(200, [link, used])]
+    served.answers[f"DELETE /v2/inbox/links/{OTHER}"] = [(204, None)]
+    lines = runyard(served, "inbox", "links", Q[-8:]).stdout.splitlines()
+    assert [word in lines[1] for word in (OTHER[-8:], "Ng", "expired 2026-01-08")] == [True] * 3
+    assert "used 2026-01-02" in lines[2]
+
+    ran = runyard(served, "inbox", "revoke-link", Q, OTHER[-8:])
+    assert (ran.exit_code, ran.stdout) == (0, f"Revoked the link {OTHER}.\n")
+    assert served.asked[-1] == f"DELETE /v2/inbox/links/{OTHER}"
+    missing = runyard(served, "inbox", "revoke-link", Q, "ffffffff")
+    assert (missing.exit_code, "has no link 'ffffffff'" in missing.stderr) == (1, True)
 
 
 def test_watch_prints_each_question_once_and_ends_with_ctrl_c(
