@@ -167,6 +167,16 @@ def minute(time: str | None) -> str:
     return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M") if time else "never"
 
 
+def validity(row: Row) -> str:
+    """Return the state of a key or a link as text: `valid`, `valid until TIME`, `expired TIME` or `revoked TIME`."""
+    if row["revoked_at"]:
+        return f"revoked {minute(row['revoked_at'])}"
+    if not row["expires_at"]:
+        return "valid"
+    has_ended = datetime.fromisoformat(row["expires_at"]) <= datetime.now(UTC)
+    return f"{'expired' if has_ended else 'valid until'} {minute(row['expires_at'])}"
+
+
 def as_time(timestamp: str | float) -> str:
     """Return a log line's time as ISO 8601 with microseconds.
 

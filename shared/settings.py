@@ -18,15 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from shared.errors import suggestion
-from shared.setting_values import (
-    Audience,
-    BadSetting,
-    Formation,
-    Prices,
-    parse,
-    read,
-    setting,
-)
+from shared.setting_values import Audience, BadSetting, Formation, Prices, parse, read, setting
 from shared.sign_in_settings import SignInSettings
 
 MIB = 1024 * 1024

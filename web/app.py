@@ -25,8 +25,8 @@ DEPLOYMENT_MOUNT = "/d/<deployment>"
 # Words with a route of their own at a place where another route has an id.
 WORDS_BESIDE_IDS = {
     "/assistants/<assistant_id>": ("count", "search"),
-    "/inbox/<question_id>": ("answer",),
     "/crons/<cron_id>": ("count", "search"),
+    "/inbox/<question_id>": ("answer",),
     "/runs/<run_id>": ("crons", "stream", "wait"),
     "/threads/<thread_id>": ("count", "prune", "search"),
     "/tokens/<token_id>": ("exists",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +23,7 @@ from cli.commands import (
     settings,
 )
 from cli.errors import BadUsage, CommandFailed
-from cli.output import Column, Output, minute, printable
+from cli.output import Column, Output, minute, printable, validity
 
 ROLES = {
     "read": "read",
@@ -154,7 +154,7 @@ def update(
         out.json(row)
         return
     limits = [f"{limit} {row[limit]}" for limit in LIMITS if row[limit]]
-    facts = ", ".join([f"role {row['role']}", state(row), *limits])
+    facts = ", ".join([f"role {row['role']}", validity(row), *limits])
     typer.echo(printable(f"Key {row['id']} ({row['name']}): {facts}."))
 
 
@@ -186,21 +186,11 @@ def id_of(text: str) -> str:
     return id
 
 
-def state(row: dict[str, Any]) -> str:
-    """Return a key's state as text: `valid`, `valid until TIME`, `expired TIME` or `revoked TIME`."""
-    if row["revoked_at"]:
-        return f"revoked {minute(row['revoked_at'])}"
-    if not row["expires_at"]:
-        return "valid"
-    has_ended = datetime.fromisoformat(row["expires_at"]) <= datetime.now(UTC)
-    return f"{'expired' if has_ended else 'valid until'} {minute(row['expires_at'])}"
-
-
 KEYS = (
     Column("ID", lambda row: row["id"]),
     Column("Name", lambda row: row["name"]),
     Column("Role", lambda row: row["role"]),
-    Column("State", state),
+    Column("State", validity),
     Column("Created", lambda row: minute(row["created_at"])),
     Column("Last used", lambda row: minute(row["last_used_at"])),
 )

@@ -19,8 +19,7 @@ from cli.commands import command, new_app
 from cli.deployments.logs import as_moment
 from cli.deployments.target import Limit, NameOrAll, Wide, resolve_deployment
 from cli.errors import BadUsage, CommandFailed
-from cli.operating import keys
-from cli.output import Column, Output, as_text, id_column, json_text, minute, printable, when
+from cli.output import Column, Output, as_text, id_column, json_text, minute, printable, validity, when
 from cli.runs.run import json_or
 
 app = new_app("List and answer questions of graphs that wait for a person, of all deployments.")
@@ -331,8 +330,8 @@ def _line(row: Row) -> str:
 
 
 def _link_state(row: Row) -> str:
-    """Return a link's state as text: `used TIME`, or that of an API key with the same times."""
-    return f"used {minute(row['used_at'])}" if row["used_at"] else keys.state(row)
+    """Return a link's state as text: `used TIME`, else its validity."""
+    return f"used {minute(row['used_at'])}" if row["used_at"] else validity(row)
 
 
 LINKS = (

@@ -25,9 +25,7 @@ LIFETIME_SECONDS = 600
 INTERVAL_SECONDS = 5
 SLOWED_BY_SECONDS = 5
 LONGEST_INTERVAL_SECONDS = 60
-CODE_LETTERS = (
-    "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, no digits: 20 letters that are not confused with each other
-)
+CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, no digits: 20 letters that people do not confuse
 CODE_LENGTH, GROUP = 8, 4
 MAX_PENDING, MAX_PENDING_OF_ADDRESS = 5_000, 20
 
@@ -78,7 +76,7 @@ def begin(conn: Connection, *, device: str, address: str) -> DeviceLogin:
     _CREATE.count(
         conn,
         id=token_hash(login.device_code),
-        user_code_hash=token_hash(_plain(login.user_code)),
+        user_code_hash=_code_hash(login.user_code),
         device=device,
         address=address,
         interval_seconds=INTERVAL_SECONDS,
@@ -89,7 +87,7 @@ def begin(conn: Connection, *, device: str, address: str) -> DeviceLogin:
 
 def pending(conn: Connection, user_code: str) -> dict[str, Any]:
     """Return device, address and expiry of the request with this code. Raises NotFound if none is pending."""
-    row = _PENDING.row(conn, user_code_hash=token_hash(_plain(user_code)))
+    row = _PENDING.row(conn, user_code_hash=_code_hash(user_code))
     if row is None:
         raise _unknown()
     return row
@@ -103,7 +101,7 @@ def answer(conn: Connection, caller: Caller, user_code: str, *, is_approved: boo
     organization_id = DEFAULT_ORGANIZATION_ID if caller.may(OPERATOR) else caller.organization_id
     changed = _ANSWER.count(
         conn,
-        user_code_hash=token_hash(_plain(user_code)),
+        user_code_hash=_code_hash(user_code),
         account_id=caller.key_id if is_approved else None,
         organization_id=organization_id if is_approved else None,
         role=caller.role if is_approved else None,
@@ -120,7 +118,10 @@ def _unknown() -> NotFound:
 
 
 def poll(conn: Connection, device_code: str, *, key_days: int) -> Poll:
-    """Return the state of a request. Creates the API key of an approved one, and ends it. A poll too soon slows down."""
+    """Return the state of a request. Creates the API key of an approved request, and ends it.
+
+    A poll that comes too early lengthens the interval.
+    """
     id = token_hash(device_code)
     row = _POLL.row(conn, id=id)
     if row is None:
@@ -165,6 +166,6 @@ def _new_user_code() -> str:
     return f"{letters[:GROUP]}-{letters[GROUP:]}"
 
 
-def _plain(user_code: str) -> str:
-    """Return a code as people may type it, in the one form that is hashed."""
-    return "".join(letter for letter in user_code.upper() if letter in CODE_LETTERS)
+def _code_hash(user_code: str) -> bytes:
+    """Return the hash of a code, which people may type with small letters and other separators."""
+    return token_hash("".join(letter for letter in user_code.upper() if letter in CODE_LETTERS))

@@ -108,8 +108,8 @@ def start(conn: Connection, identity: Identity, settings: Settings) -> str:
 def role_of(claims: Mapping[str, Any], settings: Settings) -> str | None:
     """Return the highest role that the person's claims give, else the default role, else None."""
     roles = dict(settings.oidc_roles)
-    found = [roles[value] for value in values_at(claims, settings.oidc_role_claim) if value in roles]
-    return max(found, key=ROLES.index, default=settings.oidc_default_role)
+    claimed = [roles[value] for value in values_at(claims, settings.oidc_role_claim) if value in roles]
+    return max(claimed, key=ROLES.index, default=settings.oidc_default_role)
 
 
 def _owner(identity: Identity, role: str, settings: Settings) -> organizations.Organization:

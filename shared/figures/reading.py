@@ -174,11 +174,10 @@ def failures(
     sums = _BY_DEPLOYMENT.rows(conn, organization_id=organization_id, step=window.step_seconds, since=since)
     rows = _FAILURES.rows(conn, organization_id=organization_id, since=since, most=MOST_FAILURES)
     recorded: Counter[tuple[UUID, str]] = Counter()
+    counts: Counter[UUID] = Counter()
     for row in rows:
         recorded[row["deployment_id"], row["status"]] += row["runs"]
-    counts: Counter[UUID] = Counter()
-    for (deployment_id, _), runs in recorded.items():
-        counts[deployment_id] += runs
+        counts[row["deployment_id"]] += row["runs"]
     incomplete = {deployment_id for deployment_id, runs in counts.items() if runs >= MOST_FAILURES}
     unrecorded = [
         {"deployment_id": row["deployment_id"], "status": status, "runs": runs}

@@ -1,7 +1,7 @@
 """Answers to questions: the run that carries an answer, and the end of a thread that gets none.
 
-An answer is a run that resumes the thread. Whoever creates such a run, through any interface, answers the thread's
-questions: the insert of the run closes them and records the answer (`record_answers_1` in `shared/sql/inbox.sql`).
+An answer is a run that resumes the thread. Every interface that creates runs can create one. The insert of the run closes
+the questions and records the answer (`record_answers_1` in `shared/sql/inbox.sql`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ _OF_THREAD = statement("inbox.of_thread")
 _MARK = statement("inbox.mark_cancelled")
 NO_VALUE = "A breakpoint takes no value: the answer must be null, which continues the run."
 WENT_ON = "This question is not open any more: its thread went on without an answer."
-OF_ONE_RUN = (
-    RETRY_OF,
-    A2A,
-)  # keys in a run's metadata that would be wrong in the metadata of the run that continues it
+OF_ONE_RUN = (RETRY_OF, A2A)  # keys in a run's metadata that a run that continues it must not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +52,8 @@ class AnswerQuestion:
         Invalid for a value at a breakpoint, and QuestionClosed if the question is answered or closed already.
         """
         keys = {"deployment_id": deployment.id, "thread_id": request.thread_id}
-        conn.execute(
-            resume.LOCK_THREAD, keys
-        )  # the next statement sees what the holder of the lock has committed
+        # A statement of its own, so that the next one sees what the previous holder of the lock has committed.
+        conn.execute(resume.LOCK_THREAD, keys)
         row = _OF_THREAD.row(conn, **keys, question_id=self.question_id)
         if row is None:
             raise records.missing()

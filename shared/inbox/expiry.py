@@ -51,7 +51,7 @@ TEMPORARY = (
     HostError,
     TooMany,
     Conflict,
-)  # errors after which an expiry is tried again
+)  # an expiry that raises one is tried again
 GIVE_UP_SECONDS = 3600.0  # an expiry that fails for so long leaves its question open
 CANDIDATES = 500  # due questions to read: those that wait for a retry must not block the others
 
@@ -66,23 +66,9 @@ class _NotDue(RunyardError):
     """The question has expired already, was answered, or was closed."""
 
 
-def due(conn: Connection, *, limit: int = CANDIDATES) -> Sequence[UUID]:
-    """Return the questions whose time is over, oldest first."""
-    return [row["question_id"] for row in _DUE.rows(conn, limit=limit)]
-
-
-def user_of_run(conn: Connection, deployment_id: UUID, question: Row) -> Mapping[str, Any] | None:
-    """Return the document of the user of the run that asked, or None."""
-    if question["run_id"] is None:
-        return None
-    try:
-        run = read.get(conn, deployment_id, question["run_id"], thread_id=question["thread_id"])
-    except NotFound:
-        return None
-    user: Mapping[str, Any] | None = (
-        run["kwargs"]["config"].get("configurable", {}).get("langgraph_auth_user")
-    )
-    return user
+def due(conn: Connection) -> Sequence[UUID]:
+    """Return at most CANDIDATES questions whose time is over, oldest first."""
+    return [row["question_id"] for row in _DUE.rows(conn, limit=CANDIDATES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +90,8 @@ class _Expiry:
 def expire(question_id: UUID, settings: Settings) -> None:
     """Expire a question whose time is over. Does nothing for any other question.
 
-    Raises an error of TEMPORARY if it can be tried again. A refused answer leaves the
-    question open, and its reason is in the deployment's log.
+    Raises an error of TEMPORARY if it can be tried again. A refused answer leaves the question open, and its reason is in
+    the deployment's log.
     """
     with connection() as conn:
         question = _GET.row(conn, question_id=question_id, give_up_seconds=GIVE_UP_SECONDS)
@@ -134,12 +120,13 @@ def _expire(question: Row, deployment: DeploymentRef, settings: Settings) -> Non
         return
     if action == "cancel":
         _cancel(question, deployment)
-    _complete(question)
+    with connection() as conn:
+        _mark_expired(conn, question)
 
 
 def _answer(question: Row, deployment: DeploymentRef, settings: Settings, answer: Any) -> None:
     with connection() as conn:
-        user = user_of_run(conn, deployment.id, question)
+        user = _user_of_run(conn, question)
     creator = Creator(
         deployment,
         user=user,
@@ -157,7 +144,7 @@ def _cancel(question: Row, deployment: DeploymentRef) -> None:
         threads.lock(conn, deployment.id, question["thread_id"])
         if not _BEGIN_CANCEL.count(conn, question_id=question_id):
             raise _NotDue
-        user = user_of_run(conn, deployment.id, question)
+        user = _user_of_run(conn, question)
     try:
         answers.cancel(deployment, question_id, by=EXPIRY, address=EXPIRY, user=user)
     except Conflict:  # a run is live: if it ends the question, that is no expiry
@@ -166,21 +153,34 @@ def _cancel(question: Row, deployment: DeploymentRef) -> None:
         raise
 
 
-def _complete(question: Row) -> None:
-    """Mark the question, and insert the delivery of the webhook."""
-    question_id = question["question_id"]
-    with connection() as conn:
-        if _MARK.count(conn, question_id=question_id):
-            notices.send_expired(conn, question_id)
+def _user_of_run(conn: Connection, question: Row) -> Mapping[str, Any] | None:
+    """Return the document of the user of the run that asked, or None."""
+    if question["run_id"] is None:
+        return None
+    try:
+        run = read.get(conn, question["deployment_id"], question["run_id"], thread_id=question["thread_id"])
+    except NotFound:
+        return None
+    user: Mapping[str, Any] | None = (
+        run["kwargs"]["config"].get("configurable", {}).get("langgraph_auth_user")
+    )
+    return user
+
+
+def _mark_expired(conn: Connection, question: Row) -> bool:
+    """Mark the question, and insert the delivery of the webhook. Returns False if it was marked or answered before."""
+    is_marked = _MARK.count(conn, question_id=question["question_id"]) == 1
+    if is_marked:
+        notices.send_expired(conn, question["question_id"])
+    return is_marked
 
 
 def _leave(question: Row, deployment: DeploymentRef, error: RunyardError) -> None:
     """Leave a question open whose expiry failed. The reason is in the deployment's log."""
     with connection() as conn:
         _GIVE_UP_CANCEL.count(conn, question_id=question["question_id"])
-        if not _MARK.count(conn, question_id=question["question_id"]):
+        if not _mark_expired(conn, question):
             return
-        notices.send_expired(conn, question["question_id"])
         message = f"question {question['question_id']}: its expiry failed and it stays open: {error.message}"
         line = Line(deployment.id, None, logs.DEPLOY, datetime.now(UTC), "ERROR", message, question["run_id"])
         logs.append(conn, [line])

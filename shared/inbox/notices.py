@@ -1,8 +1,8 @@
 """Webhooks of questions: the announcement, one reminder, and the expiry.
 
 Upkeep inserts deliveries into the outbox of the runs' webhooks (`shared/runs/webhooks.py`), in the transaction that
-claims the questions. Each webhook is therefore inserted once, whichever process leads upkeep. The address is read when
-the delivery is inserted.
+claims the questions. Two processes that both lead upkeep therefore insert each webhook once. The address is read when the
+delivery is inserted.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _HASTEN = statement("inbox_upkeep.hasten")
 _INSERT = statement("inbox_upkeep.insert_deliveries")
 
 
-def send_due(conn: Connection, *, limit: int = CLAIMED_AT_ONCE) -> int:
+def send_due(conn: Connection) -> int:
     """Insert deliveries of due announcements and reminders. Returns how many questions were claimed."""
-    claimed = _CLAIM.rows(conn, limit=limit)
+    claimed = _CLAIM.rows(conn, limit=CLAIMED_AT_ONCE)
     _insert(conn, [row for row in claimed if row["url"] is not None])
     return len(claimed)
 
 
 def hasten(conn: Connection) -> int:
-    """Let announcements be due now that are due in the future. Returns how many.
+    """Make announcements due at once that are due in the future. Returns how many.
 
-    This happens if the database's clock was set back (`claims.shorten_leases`).
+    Such times exist after the database's clock was set back (`claims.shorten_leases`).
     """
     return _HASTEN.count(conn)
 

@@ -53,7 +53,7 @@ class QuestionStatus(StrEnum):
 
 
 ALL = "all"
-SQL_OF_STATUS = {
+_SQL_OF_STATUS = {
     QuestionStatus.OPEN: "q.closed_at IS NULL AND (q.snoozed_until IS NULL OR q.snoozed_until <= now())",
     QuestionStatus.SNOOZED: "q.closed_at IS NULL AND q.snoozed_until > now()",
     QuestionStatus.EXPIRED: f"q.closed_at IS NOT NULL AND q.answered_from = '{EXPIRY}'",
@@ -62,13 +62,13 @@ SQL_OF_STATUS = {
     QuestionStatus.CLOSED: "q.closed_at IS NOT NULL AND q.answered_at IS NULL"
     f" AND q.answered_from IS DISTINCT FROM '{EXPIRY}'",
 }
-_OLDEST, _LATEST, _NEWEST = (
+_OLDEST_FIRST, _LAST_CLOSED_FIRST, _NEWEST_FIRST = (
     "q.asked_at, q.question_id",
     "q.closed_at DESC, q.question_id DESC",
     "q.asked_at DESC, q.question_id DESC",
 )
-_ORDERS = {QuestionStatus.OPEN: _OLDEST, QuestionStatus.SNOOZED: _OLDEST, ALL: _NEWEST}
-_STATUS = " ".join(f"WHEN {sql} THEN '{status}'" for status, sql in SQL_OF_STATUS.items())
+_ORDERS = {QuestionStatus.OPEN: _OLDEST_FIRST, QuestionStatus.SNOOZED: _OLDEST_FIRST, ALL: _NEWEST_FIRST}
+_STATUS = " ".join(f"WHEN {sql} THEN '{status}'" for status, sql in _SQL_OF_STATUS.items())
 
 RECORD = Record(
     "Question",
@@ -158,11 +158,11 @@ class Criteria:
 
     @property
     def order(self) -> str:
-        return _ORDERS.get(self.status, _LATEST)
+        return _ORDERS.get(self.status, _LAST_CLOSED_FIRST)
 
     def conditions(self) -> tuple[list[str], dict[str, Any]]:
         """Return SQL conditions on `q`, and their values."""
-        conditions = [] if self.status == ALL else [SQL_OF_STATUS[QuestionStatus(self.status)]]
+        conditions = [] if self.status == ALL else [_SQL_OF_STATUS[QuestionStatus(self.status)]]
         values: dict[str, Any] = {}
         for name, sql in (
             ("assistant_id", "q.assistant_id = :assistant_id"),

@@ -56,8 +56,8 @@ API_KEY = Table(
 )
 
 
-# A change that a user of the organization made (shared/changes.py). `deployment_id` has no foreign key, because the record of
-# a deletion outlives the deployment. `subject` is the name of the deployment or key at that time.
+# A change that a user of the organization made (shared/changes.py). `deployment_id` has no foreign key, because the record
+# of a deletion outlives the deployment. `subject` is the name of the deployment or key at that time.
 CHANGE = Table(
     "change",
     METADATA,
@@ -117,9 +117,8 @@ DEVICE_LOGIN = Table(
     column("expires_at", TIME),
     column("polled_at", TIME, nullable=True),
     column("interval_seconds", BigInteger),
-    column(
-        "account_id", Text, ForeignKey("account.id", ondelete="CASCADE"), nullable=True
-    ),  # who confirmed it
+    # the person who confirmed it
+    column("account_id", Text, ForeignKey("account.id", ondelete="CASCADE"), nullable=True),
     column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE"), nullable=True),
     column("role", Text, nullable=True),
     column("denied_at", TIME, nullable=True),

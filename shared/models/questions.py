@@ -7,7 +7,8 @@ from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, Table, 
 from shared.models.base import METADATA, NOW, TIME, column, thread_key
 
 # An interrupt of a thread, or a breakpoint at which it stopped. A trigger on `thread` inserts and closes the rows; see
-# shared/sql/inbox.sql. A question is open while `closed_at` is NULL. A thread that asks again after an answer gets a new row.
+# shared/sql/inbox.sql. A question is open while `closed_at` is NULL. If a thread asks again after an answer, it gets a
+# new row.
 QUESTION = Table(
     "question",
     METADATA,
@@ -72,7 +73,7 @@ QUESTION_LINK = Table(
     column("link_id", Uuid, primary_key=True),
     column("question_id", Uuid, ForeignKey("question.question_id", ondelete="CASCADE")),
     column("token_hash", LargeBinary),
-    column("label", Text, nullable=True),  # for whom the link is, as its creator wrote
+    column("label", Text, nullable=True),  # the recipient, as the link's creator wrote
     column("created_by", Text),
     column("created_at", TIME, server_default=NOW),
     column("expires_at", TIME),

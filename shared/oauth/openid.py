@@ -40,9 +40,8 @@ from shared.settings import Settings
 log = logging.getLogger(__name__)
 
 DOCUMENT = "/.well-known/openid-configuration"
-ALGORITHMS = frozenset(
-    "RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA Ed25519".split()
-)  # all with public keys
+# All with public keys
+ALGORITHMS = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA Ed25519".split())
 DEFAULT_ALGORITHM = "RS256"
 PKCE_METHOD = "S256"
 CACHE_SECONDS = 3600.0

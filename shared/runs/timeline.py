@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -79,19 +79,8 @@ class Band:
     run_id: str = ""
 
     def show(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "parent": self.parent,
-            "kind": self.kind,
-            "name": self.name[:MAX_TEXT],
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "status": self.status,
-            "detail": None if self.detail is None else self.detail[:MAX_TEXT],
-            "run_id": self.run_id,
-            "checkpoint_id": self.checkpoint_id,
-            "checkpoint_ns": self.checkpoint_ns,
-        }
+        detail = None if self.detail is None else self.detail[:MAX_TEXT]
+        return {**asdict(self), "name": self.name[:MAX_TEXT], "detail": detail}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,27 +146,15 @@ def bands_of(row: Row, *, queue: Mapping[str, Any] | None = None, steps: Sequenc
     bands, waits_since, number = _before(row), row["created_at"], 0
     for lost in row["attempts"] or ():
         id, number = f"{run}/{lost['attempt']}", lost["attempt"]
-        started_at, lost_at = (
-            datetime.fromisoformat(lost["started_at"]),
-            datetime.fromisoformat(lost["ended_at"]),
-        )
+        started_at, lost_at = (datetime.fromisoformat(lost[name]) for name in ("started_at", "ended_at"))
+        name, reason = f"Attempt {number}", lost["reason"]
         bands += [
             Band(f"{id}/queue", "queue", _QUEUE, waits_since, started_at, run_id=run),
-            Band(
-                id,
-                "attempt",
-                f"Attempt {number}",
-                started_at,
-                lost_at,
-                "lost",
-                detail=lost["reason"],
-                run_id=run,
-            ),
+            Band(id, "attempt", name, started_at, lost_at, "lost", detail=reason, run_id=run),
         ]
         waits_since = lost_at
-    if (
-        row["status"] == RunStatus.PENDING or row["attempt"] == number
-    ):  # it waits, or was cancelled while it waited
+    has_waited_only = row["status"] == RunStatus.PENDING or row["attempt"] == number
+    if has_waited_only:  # it waits, or was cancelled while it waited
         status = "waiting" if ended_at is None else "interrupted"
         detail = row["cancel_reason"] if queue is None else queue["reason"]
         id = f"{run}/{number + 1}/queue"
@@ -204,7 +181,7 @@ def _before(row: Row) -> list[Band]:
 
 
 def _after(row: Row, ended_at: datetime | None) -> list[Band]:
-    """Return the band of the person whom the run asked a question."""
+    """Return the band of the person who was asked a question by the run."""
     if ended_at is None or row["asked_kind"] is None:
         return []
     closed_at = row["next_created_at"] or row["asked_closed_at"]
@@ -225,7 +202,7 @@ def _person(
     status: str,
     detail: str,
 ) -> Band:
-    """Return the band between two runs. Its id names both, and is the same in the timelines of both."""
+    """Return the band between two runs. Its id contains both, and is the same in the timelines of both."""
     id = f"{asking}/person/{answering or ''}"
     name = "Waits for a person"
     return Band(id, "person", name, started_at, ended_at, status, detail=detail, run_id=str(asking))

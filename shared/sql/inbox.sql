@@ -220,7 +220,8 @@ UPDATE question SET assignee = CASE WHEN :has_assignee THEN :assignee ELSE assig
 WHERE question_id = :question_id AND closed_at IS NULL
 
 -- name: of_thread
-SELECT q.closed_at, q.kind, q.interrupt_id, q.run_id, q.assistant_id, q.answered_at, q.answered_by, q.answered_from, t.status, t.interrupts
+SELECT q.closed_at, q.kind, q.interrupt_id, q.run_id, q.assistant_id, q.answered_at, q.answered_by, q.answered_from,
+    t.interrupts
 FROM thread t JOIN question q ON q.deployment_id = t.deployment_id AND q.thread_id = t.thread_id
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id AND q.question_id = :question_id
 

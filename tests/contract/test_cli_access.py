@@ -17,7 +17,8 @@ from werkzeug.serving import make_server
 from werkzeug.wsgi import LimitedStream
 
 import tests.support.factories as make
-from cli.operating.keys import id_of, state
+from cli.operating.keys import id_of
+from cli.output import validity
 from shared.access import organizations
 from shared.infra import encryption
 from shared.infra.postgres import connection
@@ -155,7 +156,7 @@ def test_a_keys_state_is_said() -> None:
         (None, "2020-01-01T12:00:00+00:00", "expired 2020-01-0"),
         ("2020-01-01T12:00:00+00:00", "2120-01-01T00:00:00+00:00", "revoked 2020-01-0"),
     ):
-        found = state({"revoked_at": revoked_at, "expires_at": expires_at})
+        found = validity({"revoked_at": revoked_at, "expires_at": expires_at})
         assert found.startswith(said), (found, said)
 
 

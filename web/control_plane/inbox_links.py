@@ -78,7 +78,7 @@ class LinkAnswer(LinkToken, Answer):
 def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]:
     """Create a link for a person without an account. Its URL is returned only once.
 
-    Whoever has the URL can read the question and answer it once, until the link expires or is revoked, or until the
+    Anyone who has the URL can read the question and answer it once, until the link expires or is revoked, or until the
     question is answered elsewhere.
     """
 

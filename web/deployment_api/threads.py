@@ -338,13 +338,12 @@ def search_threads(body: dict[str, Any]) -> Response:
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
 
-    has_titles = any(path[0] == TITLE for path in paths.values())
+    needs_titles = any(path[0] == TITLE for path in paths.values())
 
     def search(conn: Connection) -> tuple[Any, dict[UUID, str], int]:
         rows = records.search(conn, deployment().id, **paging, **body)
-        titles = (
-            records.titles(conn, deployment().id, [row["thread_id"] for row in rows]) if has_titles else {}
-        )
+        ids = [row["thread_id"] for row in rows if needs_titles]
+        titles = records.titles(conn, deployment().id, ids) if ids else {}
         shape = {"on_page": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
         return rows, titles, records.total(conn, deployment().id, **shape, **body)
 

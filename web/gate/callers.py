@@ -65,10 +65,10 @@ def authenticate(
 
 
 def identify(credentials: Credentials) -> Caller | None:
-    """Return the caller that the request's key or session identifies. Without: a developer at their own machine, or None.
+    """Return the caller that the request's key or session identifies. Without either: the local developer, else None.
 
-    Raises an error if the key or the session is refused. A developer may send an unknown key, since the SDKs send LANGSMITH_API_KEY
-    by default.
+    Raises an error if the key or the session is refused. A developer may send an unknown key, since the SDKs send
+    LANGSMITH_API_KEY by default.
     """
     if credentials.session_token is not None:
         caller = credentials.acting_caller()

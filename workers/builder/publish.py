@@ -85,7 +85,8 @@ def make_default_assistants(
 ) -> None:
     """Create the default assistant of each graph, with its configuration from `configs`.
 
-    With `reconfigure`, existing default assistants get their new configuration and description, too. Changes by users are kept.
+    With `reconfigure`, existing default assistants get their new configuration and description, too. Changes by users are
+    kept.
     """
     for graph_id, graph in graphs.items():
         key = {"deployment_id": deployment_id, "assistant_id": assistants.default_id(graph_id)}

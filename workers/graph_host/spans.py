@@ -34,21 +34,21 @@ class CallTimes(UsageCounter):
     def ignore_agent(self) -> bool:
         return self._nodes is None  # the switch for tools
 
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **given: Any) -> None:
-        self._begin("model", serialized, run_id, given)
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **details: Any) -> None:
+        self._begin("model", serialized, run_id, details)
 
-    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **given: Any) -> None:
-        self._begin("model", serialized, run_id, given)
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **details: Any) -> None:
+        self._begin("model", serialized, run_id, details)
 
-    def on_llm_end(self, response: LLMResult, *, run_id: object, **given: Any) -> None:
-        super().on_llm_end(response, run_id=run_id, **given)
+    def on_llm_end(self, response: LLMResult, *, run_id: object, **details: Any) -> None:
+        super().on_llm_end(response, run_id=run_id, **details)
         self._end(run_id, tokens=_tokens_of(response))
 
     def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
         self._end(run_id, error=error)
 
-    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: object, **given: Any) -> None:
-        self._begin("tool", serialized, run_id, given)
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: object, **details: Any) -> None:
+        self._begin("tool", serialized, run_id, details)
 
     def on_tool_end(self, output: Any, *, run_id: object, **_: Any) -> None:
         self._end(run_id)
@@ -56,16 +56,16 @@ class CallTimes(UsageCounter):
     def on_tool_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
         self._end(run_id, error=error)
 
-    def _begin(self, kind: str, serialized: Any, run_id: object, given: Mapping[str, Any]) -> None:
+    def _begin(self, kind: str, serialized: Any, run_id: object, details: Mapping[str, Any]) -> None:
         if self._nodes is None:
             return
         if len(self._calls) >= MAX_SPANS:
             self.dropped += 1
             return
-        metadata = given.get("metadata") or {}
+        metadata = details.get("metadata") or {}
         named = metadata.get("ls_model_name") if kind == "model" else None
-        name = named or given.get("name") or (serialized or {}).get("name") or kind
-        caller = str(given.get("parent_run_id"))
+        name = named or details.get("name") or (serialized or {}).get("name") or kind
+        caller = str(details.get("parent_run_id"))
         ns = str(metadata.get("langgraph_checkpoint_ns") or "")
         self._nodes.observe(ns)
         self._calls[str(run_id)] = {

@@ -26,14 +26,14 @@ Span = dict[str, Any]
 
 
 class Step(NamedTuple):
-    """The begin of a step, and the nodes of the `Send` objects in its checkpoint. The checkpoint itself may be large."""
+    """When a step began, and the nodes of the `Send` objects in its checkpoint. The checkpoint itself may be large."""
 
     began: float
     sent_to: tuple[str, ...]
 
 
 class NodeTimes:
-    """When each step of a run began and each of its tasks ended, as its saver observes them.
+    """Records when each step of a run began and each of its tasks ended.
 
     A node runs from the checkpoint before its step until its writes are saved. Several threads may call a recorder.
     """
@@ -124,7 +124,7 @@ class NodeTimes:
         return span
 
     def _start_of(self, task_id: str) -> float:
-        """Return when a task began; the run's begin if it is not known."""
+        """Return when a task began, or when the run began if that is not known."""
         task = self._tasks.get(task_id)
         step = None if task is None else self._steps.get((task[0], task[1]))
         return self.began if step is None else step.began
