@@ -85,21 +85,38 @@ $$;
 
 -- install: record_answers_1
 -- Closes the questions that a new run answers, and stores who answered. `resume` is NULL for a run that continues without a
--- value, which only answers a breakpoint. The caller holds the lock of the thread. An error leaves the questions to the
--- trigger of `thread`, which closes them without an answer: it must not prevent the run.
+-- value, which only answers a breakpoint. A value that names no interrupt answers a thread's only question: a graph refuses it
+-- if there are several. The caller holds the lock of the thread. An error leaves the questions to the trigger of `thread`,
+-- which closes them without an answer: it must not prevent the run.
 CREATE OR REPLACE FUNCTION record_answers_1(of_deployment uuid, of_thread uuid, of_run uuid, resume json,
     answerer text, key_id text, address text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     named text[];
+    answered text[];
 BEGIN
+    answered := ARRAY(SELECT q.interrupt_id FROM question q WHERE q.deployment_id = of_deployment
+        AND q.thread_id = of_thread AND q.closed_at IS NULL AND (q.kind = 'breakpoint' OR resume IS NOT NULL));
+    IF cardinality(answered) = 0 THEN
+        RETURN;
+    END IF;
     named := named_interrupts(resume, (
         SELECT t.interrupts FROM thread t WHERE t.deployment_id = of_deployment AND t.thread_id = of_thread));
+    IF named IS NOT NULL THEN
+        answered := ARRAY(SELECT unnest(answered) INTERSECT SELECT unnest(named));
+    ELSIF cardinality(answered) > 1 THEN
+        RETURN;
+    END IF;
     UPDATE question q SET closed_at = now(), answered_at = now(), answer_run_id = of_run,
-        answer = CASE WHEN named IS NULL OR q.kind = 'breakpoint' THEN resume ELSE readable(resume) -> q.interrupt_id END,
+        answer = CASE WHEN named IS NULL THEN resume END,
         answered_by = coalesce(nullif(answerer, ''), key_label(key_id)), answered_from = nullif(address, '')
     WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread AND q.closed_at IS NULL
-      AND (q.kind = 'breakpoint' OR resume IS NOT NULL AND (named IS NULL OR q.interrupt_id = ANY(named)));
+      AND q.interrupt_id = ANY(answered);
+    IF named IS NOT NULL THEN
+        UPDATE question q SET answer = given.value FROM json_each(readable(resume)) AS given (id, value)
+        WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread AND q.interrupt_id = given.id
+          AND q.answer_run_id = of_run;
+    END IF;
 EXCEPTION WHEN OTHERS THEN
     IF left(SQLSTATE, 2) IN ('40', '53', '55', '57') THEN
         RAISE;
@@ -112,6 +129,9 @@ END $$;
 -- of several interrupts by their ids, the others stay open. A question that was closed without an answer is opened again when
 -- the thread returns to it, for example after the run that ignored it was cancelled.
 --
+-- A thread has at most 1,000 open questions, the first ones by their ids: a graph may raise 100,000 interrupts in one step, and
+-- their rows would delay the commit of the runs of other threads.
+--
 -- Runners commit the ends of many runs in one statement. A malformed document of one thread must not make it fail, so such
 -- an error is only logged. Deadlocks, timeouts and a lack of resources (the classes in the handler) are raised: the runner
 -- repeats the commit.
@@ -122,48 +142,60 @@ DECLARE
     named text[];
     kinds text[];
     contents json[];
+    asking record;
 BEGIN
     IF NEW.status = 'interrupted' THEN
         SELECT coalesce(array_agg(interrupt_id), '{}'), array_agg(kind), array_agg(value) INTO kept, kinds, contents
-        FROM questions_of_thread(NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state, NEW.state_updated_at);
+        FROM (SELECT * FROM questions_of_thread(NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state,
+            NEW.state_updated_at) ORDER BY interrupt_id LIMIT 1000) asked;
     ELSIF NEW.status = 'busy' THEN
         SELECT named_interrupts(readable(r.kwargs) #> '{command,resume}', NEW.interrupts) INTO named
         FROM run r WHERE r.deployment_id = NEW.deployment_id AND r.thread_id = NEW.thread_id
           AND r.created_seq = NEW.last_seq;
         IF named IS NOT NULL THEN
-            kept := ARRAY(SELECT id FROM open_interrupts(NEW.interrupts) WHERE id <> ALL(named));
+            kept := ARRAY(SELECT id FROM (SELECT id FROM open_interrupts(NEW.interrupts) ORDER BY id LIMIT 1000) o
+                EXCEPT SELECT unnest(named));
         END IF;
     END IF;
     UPDATE question q SET closed_at = now()
     WHERE q.deployment_id = NEW.deployment_id AND q.thread_id = NEW.thread_id AND q.closed_at IS NULL
       AND q.interrupt_id <> ALL(kept);
-    IF NEW.status <> 'interrupted' THEN
+    IF cardinality(kept) = 0 OR NEW.status <> 'interrupted' THEN
         RETURN NULL;
     END IF;
     UPDATE question q SET closed_at = NULL, value = asked.value, answered_by = NULL, answered_from = NULL
-    FROM unnest(kept, kinds, contents) AS asked (interrupt_id, kind, value)
-    WHERE q.answered_at IS NULL AND q.question_id = (
-        SELECT question_id FROM question o WHERE o.deployment_id = NEW.deployment_id AND o.thread_id = NEW.thread_id
-          AND o.interrupt_id = asked.interrupt_id ORDER BY o.asked_at DESC, o.question_id DESC LIMIT 1)
+    FROM unnest(kept, kinds, contents) AS asked (interrupt_id, kind, value) JOIN (
+        SELECT DISTINCT ON (o.interrupt_id) o.interrupt_id, o.question_id FROM question o
+        WHERE o.deployment_id = NEW.deployment_id AND o.thread_id = NEW.thread_id AND o.interrupt_id = ANY(kept)
+        ORDER BY o.interrupt_id, o.asked_at DESC, o.question_id DESC) newest ON newest.interrupt_id = asked.interrupt_id
+    WHERE q.question_id = newest.question_id AND q.answered_at IS NULL
       AND (q.closed_at IS NOT NULL OR CAST(q.value AS text) IS DISTINCT FROM CAST(asked.value AS text));
-    INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id, assistant_id,
-        asked_by, webhook_due_at, expires_at, on_expiry)
-    SELECT gen_random_uuid(), NEW.deployment_id, NEW.thread_id, asked.interrupt_id, asked.kind, asked.value,
-        thread_title(NEW.metadata, NEW.values), run.run_id, run.assistant_id,
+    IF cardinality(kept) = (SELECT count(*) FROM question q
+        WHERE q.deployment_id = NEW.deployment_id AND q.thread_id = NEW.thread_id AND q.closed_at IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    -- The title and the rules are read from large documents: once, and only if there are new questions.
+    SELECT thread_title(NEW.metadata, NEW.values) AS title, run.run_id, run.assistant_id,
         coalesce(nullif(readable(run.kwargs) #>> '{config,configurable,langgraph_auth_user_id}', ''),
-            key_label(run.key_id)),
-        CASE WHEN rules.document ->> 'webhook' IS NOT NULL THEN now() END,
-        now() + make_interval(secs => CASE WHEN json_typeof(rules.document -> 'expire_after_seconds') = 'number'
-            THEN least(CAST(rules.document ->> 'expire_after_seconds' AS float8), 3e9) END),
-        rules.document -> 'on_expiry'
-    FROM unnest(kept, kinds, contents) AS asked (interrupt_id, kind, value)
+            key_label(run.key_id)) AS asked_by,
+        inbox_rules(d.inbox, v.manifest) AS rules
+    INTO asking
+    FROM (VALUES (NEW.deployment_id)) AS thread (deployment_id)
     LEFT JOIN LATERAL (
         SELECT r.run_id, r.assistant_id, r.revision_id, r.kwargs, r.key_id FROM run r
         WHERE r.deployment_id = NEW.deployment_id AND r.thread_id = NEW.thread_id AND r.attempt > 0
         ORDER BY r.created_seq DESC LIMIT 1) run ON true
-    LEFT JOIN deployment d ON d.id = NEW.deployment_id
-    LEFT JOIN revision v ON v.id = coalesce(run.revision_id, d.active_revision_id)
-    CROSS JOIN LATERAL (SELECT inbox_rules(d.inbox, v.manifest) AS document) rules
+    LEFT JOIN deployment d ON d.id = thread.deployment_id
+    LEFT JOIN revision v ON v.id = coalesce(run.revision_id, d.active_revision_id);
+    INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id, assistant_id,
+        asked_by, webhook_due_at, expires_at, on_expiry)
+    SELECT gen_random_uuid(), NEW.deployment_id, NEW.thread_id, asked.interrupt_id, asked.kind, asked.value,
+        asking.title, asking.run_id, asking.assistant_id, asking.asked_by,
+        CASE WHEN asking.rules ->> 'webhook' IS NOT NULL THEN now() END,
+        now() + make_interval(secs => CASE WHEN json_typeof(asking.rules -> 'expire_after_seconds') = 'number'
+            THEN least(CAST(asking.rules ->> 'expire_after_seconds' AS float8), 3e9) END),
+        asking.rules -> 'on_expiry'
+    FROM unnest(kept, kinds, contents) AS asked (interrupt_id, kind, value)
     ON CONFLICT (deployment_id, thread_id, interrupt_id) WHERE closed_at IS NULL DO NOTHING;
     RETURN NULL;
 EXCEPTION WHEN OTHERS THEN

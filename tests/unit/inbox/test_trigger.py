@@ -149,6 +149,30 @@ def test_the_other_question_stays_the_same_row_after_the_answer(graph: Graph) ->
     assert {row["interrupt_id"]: row["question_id"] for row in graph.questions()} == before
 
 
+def test_a_value_that_names_none_of_several_questions_answers_none(graph: Graph) -> None:
+    graph.ask(TWO)
+    graph.resume("yes")  # the graph refuses it
+    assert [row["closed_at"] is None for row in graph.questions()] == [False, False]
+    assert [row["answered_at"] for row in graph.questions()] == [None, None]
+
+
+def test_a_thread_asks_at_most_1000_questions_at_once(graph: Graph) -> None:
+    """Large documents are read once for all of them: the commit would otherwise exceed the time of a statement."""
+    interrupts = [{"id": f"{number:05}", "value": number} for number in range(10_000)]
+    values = dumps({"messages": [{"type": "ai", "content": "x" * 1_000_000}]})
+    graph.ask({"task": interrupts}, values=values)
+    assert graph.open == [interrupt["id"] for interrupt in interrupts[:1000]]
+
+    answer = graph.resume({"00000": "yes", "05000": "no"})
+    assert len(graph.open) == 999
+    graph.end(answer, {"task": [one for one in interrupts if one["id"] not in ("00000", "05000")]})
+    assert graph.open == [interrupt["id"] for interrupt in interrupts[1:1001]]
+    assert [row["answer"] for row in graph.questions() if row["answered_at"]] == ["yes"]
+
+    graph.resume({interrupt["id"]: "yes" for interrupt in interrupts[1:] if interrupt["id"] != "05000"})
+    assert graph.open == []
+
+
 def test_an_open_question_is_closed_when_its_thread_ends_without_it(graph: Graph) -> None:
     graph.ask(TWO)
     answer = graph.resume({"q": "yes"})
