@@ -40,7 +40,7 @@ from shared.runs import creation, read
 from shared.runs.create import Created
 from shared.runs.drafts import Creator
 from shared.settings import Settings
-from shared.sql import statement
+from shared.sql import part, statement
 from shared.threads import records as threads
 
 log = logging.getLogger(__name__)
@@ -55,11 +55,12 @@ TEMPORARY = (
 GIVE_UP_SECONDS = 3600.0  # an expiry that fails for so long leaves its question open
 CANDIDATES = 500  # due questions to read: those that wait for a retry must not block the others
 
-_DUE = statement("inbox_upkeep.due_expiries")
-_GET = statement("inbox_upkeep.get_due")
-_BEGIN_CANCEL = statement("inbox_upkeep.begin_cancel")
+_IS_DUE = part("inbox_upkeep.is_due")
+_DUE = statement("inbox_upkeep.due_expiries", is_due=_IS_DUE)
+_GET = statement("inbox_upkeep.get_due", is_due=_IS_DUE)
+_BEGIN_CANCEL = statement("inbox_upkeep.begin_cancel", is_due=_IS_DUE)
 _GIVE_UP_CANCEL = statement("inbox_upkeep.give_up_cancel")
-_MARK = statement("inbox_upkeep.mark_expired")
+_MARK = statement("inbox_upkeep.mark_expired", is_due=_IS_DUE)
 
 
 class _NotDue(RunyardError):

@@ -263,7 +263,7 @@ def _of_spans(attempt: Band, document: Mapping[str, Any]) -> list[Band]:
         if until is None:
             status = "interrupted" if attempt.status == "success" else attempt.status
         detail = str(error) if status == "error" and error else f"{tokens:.0f} tokens" if tokens else None
-        within = span.get("within")
+        within = _text(span.get("within"))
         bands.append(
             Band(
                 f"{attempt.id}/{span['id']}",

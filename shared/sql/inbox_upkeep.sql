@@ -48,28 +48,28 @@ JOIN question q ON q.question_id = sent.question_id
 JOIN thread t ON t.deployment_id = q.deployment_id AND t.thread_id = q.thread_id
 WHERE q.run_id IS NOT NULL
 
+-- part: is_due
+-- The time of a question is over, and its expiry was not carried out: it is open, or its thread was ended by an expiry that
+-- was not completed.
+expires_at <= now() AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')
+
 -- name: due_expiries
--- Open questions whose time is over. Also questions whose thread was ended by an expiry that was not completed.
-SELECT q.question_id FROM question q JOIN deployment d ON d.id = q.deployment_id AND d.deleted_at IS NULL
-WHERE q.expires_at <= now() AND q.expired_at IS NULL AND (q.closed_at IS NULL OR q.answered_from = 'expiry')
-ORDER BY q.expires_at LIMIT :limit
+SELECT question_id FROM question q
+WHERE {is_due} AND EXISTS (SELECT FROM deployment d WHERE d.id = q.deployment_id AND d.deleted_at IS NULL)
+ORDER BY expires_at LIMIT :limit
 
 -- name: get_due
-SELECT q.question_id, q.deployment_id, q.thread_id, q.run_id, q.kind, q.on_expiry, q.closed_at,
-    q.expires_at < now() - make_interval(secs => :give_up_seconds) AS is_late
-FROM question q
-WHERE q.question_id = :question_id AND q.expires_at <= now() AND q.expired_at IS NULL
-  AND (q.closed_at IS NULL OR q.answered_from = 'expiry')
+SELECT question_id, deployment_id, thread_id, run_id, kind, on_expiry, closed_at,
+    expires_at < now() - make_interval(secs => :give_up_seconds) AS is_late
+FROM question WHERE question_id = :question_id AND {is_due}
 
 -- name: begin_cancel
 -- Marks an open question before its thread is ended, so that the end counts as an expiry if this process dies.
 UPDATE question SET answered_by = 'expiry', answered_from = 'expiry'
-WHERE question_id = :question_id AND closed_at IS NULL AND expired_at IS NULL AND expires_at <= now()
+WHERE question_id = :question_id AND closed_at IS NULL AND {is_due}
 
 -- name: give_up_cancel
 UPDATE question SET answered_by = NULL, answered_from = NULL WHERE question_id = :question_id AND closed_at IS NULL
 
 -- name: mark_expired
-UPDATE question SET expired_at = now()
-WHERE question_id = :question_id AND expired_at IS NULL AND expires_at <= now()
-  AND (closed_at IS NULL OR answered_from = 'expiry')
+UPDATE question SET expired_at = now() WHERE question_id = :question_id AND {is_due}

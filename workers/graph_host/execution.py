@@ -77,7 +77,7 @@ class Execution:
         request = StreamRequest.of(spec)
         self._modes, self._subgraphs = request.modes, request.subgraphs
         self._events = EventWriter(connection, id, request, max_bytes=limits.event_bytes)
-        self._usage = CallTimes(self._times, lambda total: connection.send(frames.USED, id, b"%d" % total))
+        self._calls = CallTimes(self._times, lambda total: connection.send(frames.USED, id, b"%d" % total))
         self._cancelled = False
         self._has_begun = False
         self._is_done = False
@@ -132,7 +132,7 @@ class Execution:
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
         current_depth.set(self._spec.get("depth", 0))
-        current_usage.set(self._usage)
+        current_usage.set(self._calls)
         current_user.set(configurable_of(self._spec).get(AUTH_USER))
         try:
             if not self._cancelled:
@@ -324,9 +324,9 @@ class Execution:
             events.emit("lifecycle", (), dumps(outcome.lifecycle()))
         events.is_closed = True
         self._checkpoints.storage.is_closed = True
-        outcome.usage = self._usage.by_model()
-        outcome.first_token_ago = self._usage.first_token_ago()
-        outcome.spans = self._usage.document(outcome.unfinished_tasks())
+        outcome.usage = self._calls.by_model()
+        outcome.first_token_ago = self._calls.first_token_ago()
+        outcome.spans = self._calls.document(outcome.unfinished_tasks())
         shown_json = events.shown_json
         if shown_json is None and not events.shows_state:
             shown_json = dumps(events.shown)

@@ -193,6 +193,7 @@ def test_without_spans_nodes_last_from_one_checkpoint_to_the_next() -> None:
         "text", [], {"spans": "no"}, {"spans": [None, 1, {"id": 1}, {"id": "a", "kind": "evil", "name": "x", "from": 1}]},
         {"spans": [span("a", "node", "x", float("inf"), 1), span("a", "node", "x", -1, 1)]},
         {"spans": [span("a", "node", "x", 1e9, 1e10, within="a", tokens="many", checkpoint=3, ns=[])]},
+        {"spans": [{**span("a", "node", "x", 1, 1), "kind": []}, span("a", "node", "x", 1, 1, within={}, error=[])]},
         {"spans": [], "attempt_ms": "x", "lasted_ms": None, "claimed_ms": -5},
     ],
 )  # fmt: skip
