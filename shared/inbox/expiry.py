@@ -35,6 +35,7 @@ from shared.errors import (
 )
 from shared.inbox import answers, notices
 from shared.inbox.records import EXPIRY, QuestionClosed
+from shared.infra.arrays import uuids
 from shared.infra.postgres import Row, connection
 from shared.runs import creation, read
 from shared.runs.create import Created
@@ -53,9 +54,10 @@ TEMPORARY = (
     Conflict,
 )  # an expiry that raises one is tried again
 GIVE_UP_SECONDS = 3600.0  # an expiry that fails for so long leaves its question open
-CANDIDATES = 500  # due questions to read: those that wait for a retry must not block the others
+READ_AT_ONCE = 100
 
 _IS_DUE = part("inbox_upkeep.is_due")
+_DUE_DEPLOYMENTS = statement("inbox_upkeep.due_deployments", is_due=_IS_DUE)
 _DUE = statement("inbox_upkeep.due_expiries", is_due=_IS_DUE)
 _GET = statement("inbox_upkeep.get_due", is_due=_IS_DUE)
 _BEGIN_CANCEL = statement("inbox_upkeep.begin_cancel", is_due=_IS_DUE)
@@ -67,9 +69,15 @@ class _NotDue(RunyardError):
     """The question has expired already, was answered, or was closed."""
 
 
-def due(conn: Connection) -> Sequence[UUID]:
-    """Return at most CANDIDATES questions whose time is over, oldest first."""
-    return [row["question_id"] for row in _DUE.rows(conn, limit=CANDIDATES)]
+def due_deployments(conn: Connection) -> Sequence[UUID]:
+    """Return the deployments with questions whose time is over."""
+    return [row["deployment_id"] for row in _DUE_DEPLOYMENTS.rows(conn)]
+
+
+def due(conn: Connection, deployment_id: UUID, *, paused: Sequence[UUID] = ()) -> Sequence[UUID]:
+    """Return some questions of a deployment whose time is over, oldest first, without those that wait for a retry."""
+    rows = _DUE.rows(conn, deployment_id=deployment_id, paused=uuids(paused), limit=READ_AT_ONCE)
+    return [row["question_id"] for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

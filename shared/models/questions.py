@@ -59,6 +59,7 @@ QUESTION = Table(
     ),
     Index(
         "ix_question_expires",
+        "deployment_id",
         "expires_at",
         postgresql_where=text(
             "expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')"

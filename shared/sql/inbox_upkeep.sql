@@ -53,9 +53,24 @@ WHERE q.run_id IS NOT NULL
 -- was not completed.
 expires_at <= now() AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')
 
+-- name: due_deployments
+-- A loose index scan finds the deployments with questions that will expire, so the cost does not depend on their number.
+WITH RECURSIVE expiring AS (
+    (SELECT deployment_id FROM question
+     WHERE expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')
+     ORDER BY deployment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT deployment_id FROM question
+            WHERE expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry')
+              AND deployment_id > expiring.deployment_id ORDER BY deployment_id LIMIT 1)
+    FROM expiring WHERE expiring.deployment_id IS NOT NULL
+)
+SELECT d.id AS deployment_id FROM expiring JOIN deployment d ON d.id = expiring.deployment_id AND d.deleted_at IS NULL
+WHERE EXISTS (SELECT FROM question WHERE deployment_id = d.id AND {is_due})
+
 -- name: due_expiries
-SELECT question_id FROM question q
-WHERE {is_due} AND EXISTS (SELECT FROM deployment d WHERE d.id = q.deployment_id AND d.deleted_at IS NULL)
+SELECT question_id FROM question
+WHERE deployment_id = :deployment_id AND {is_due} AND question_id <> ALL(CAST(:paused AS uuid[]))
 ORDER BY expires_at LIMIT :limit
 
 -- name: get_due

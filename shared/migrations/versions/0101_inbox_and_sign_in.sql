@@ -34,7 +34,7 @@ CREATE TABLE question (
 );
 CREATE INDEX ix_question_asked_at ON question (deployment_id, asked_at);
 CREATE INDEX ix_question_closed ON question (deployment_id, closed_at) WHERE closed_at IS NOT NULL;
-CREATE INDEX ix_question_expires ON question (expires_at) WHERE expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry');
+CREATE INDEX ix_question_expires ON question (deployment_id, expires_at) WHERE expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry');
 CREATE INDEX ix_question_open ON question (deployment_id, asked_at) WHERE closed_at IS NULL;
 CREATE INDEX ix_question_run_id ON question (run_id, asked_at);
 CREATE INDEX ix_question_thread ON question (deployment_id, thread_id, interrupt_id, asked_at);

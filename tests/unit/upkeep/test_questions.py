@@ -9,11 +9,13 @@ from uuid import UUID
 import gevent
 import orjson
 import pytest
+from gevent.event import Event
 from sqlalchemy import text
 
 from shared import thread_updates
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Unanswered
+from shared.inbox.expiry import READ_AT_ONCE
 from shared.infra.postgres import connection, database_time
 from shared.models import ThreadStatus
 from shared.runs import webhook_records, webhooks
@@ -381,6 +383,50 @@ def test_two_processes_expire_each_question_once(deployment: DeploymentRef, sett
 
     assert [len(runs_of(question_id)) for question_id in ids] == [2] * 6
     assert events() == ["question.expired"] * 6
+
+
+def test_many_questions_of_one_deployment_expire_at_once_and_do_not_delay_another(
+    questions: Questions, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread_id = question(ask(deployment, rules=EXPIRING))["thread_id"]
+    many = [
+        factories.question(deployment, thread_id, interrupt_id=str(number), expires_at=database_time())
+        for number in range(READ_AT_ONCE + 1)
+    ]
+    other = factories.deployment("other")
+    one = ask(other, rules={**EXPIRING, "on_expiry": {"action": "cancel"}})
+    move(one, expires_at=PAST)
+
+    answers = Event()  # of the graph host of `other`
+    monkeypatch.setattr(thread_updates, "apply", lambda *args, **kwargs: answers.wait())
+    questions.begin_expiries()
+    with gevent.Timeout(60):
+        while question(many[-1])["expired_at"] is None:
+            gevent.sleep(0.01)
+    assert question(one)["expired_at"] is None
+    answers.set()
+    questions.join()
+    assert question(one)["expired_at"] is not None
+
+
+def test_expiries_that_wait_for_a_retry_do_not_block_later_ones(
+    questions: Questions, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread_id = factories.thread(deployment.id)
+    at = database_time()
+    for number in range(READ_AT_ONCE + 1):
+        factories.question(
+            deployment, thread_id, interrupt_id=str(number), expires_at=at, on_expiry={"action": "cancel"}
+        )
+    last = ask(deployment, rules=EXPIRING)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise Unanswered
+
+    monkeypatch.setattr(thread_updates, "apply", fail)
+    move(last, expires_at="now()")
+    expire(questions)
+    assert question(last)["expired_at"] is not None
 
 
 def test_questions_of_a_deleted_deployment_are_neither_announced_nor_expired(
