@@ -53,9 +53,16 @@ FROM thread AS t LEFT JOIN LATERAL (
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 
 -- name: forget_state
-UPDATE thread SET state = NULL WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+-- A thread without the checkpoint of its stored state does not wait any more. That closes its questions.
+UPDATE thread SET interrupts = CASE status WHEN 'interrupted' THEN '{}' ELSE interrupts END,
+    status = CASE status WHEN 'interrupted' THEN 'idle' ELSE status END,
+    rest_status = CASE rest_status WHEN 'interrupted' THEN 'idle' ELSE rest_status END,
+    state = CASE WHEN EXISTS (SELECT FROM checkpoint
+        WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = '') THEN state END
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id
   AND NOT EXISTS (SELECT FROM checkpoint
-    WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = '')
+    WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = ''
+      AND checkpoint_id = readable(state) ->> 'checkpoint_id')
 
 -- name: store_state
 UPDATE thread SET values = CAST(:values AS json), state = CAST(:state AS json),

@@ -85,6 +85,7 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
 def forget(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
     """Clear the stored state of a thread without root checkpoints. The thread keeps its values.
 
+    A thread that has lost its newest root checkpoint becomes idle: an answer to its questions could not resume it.
     Call it after deleting checkpoints.
     """
     _FORGET.count(conn, deployment_id=deployment_id, thread_id=thread_id)

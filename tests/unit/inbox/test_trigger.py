@@ -223,6 +223,25 @@ def test_a_cancelled_run_is_no_breakpoint(graph: Graph) -> None:
     assert graph.questions() == []
 
 
+@pytest.mark.parametrize("deletes_newest", [True, False])
+def test_a_deleted_run_ends_the_questions_of_its_checkpoint(graph: Graph, deletes_newest: bool) -> None:
+    earlier = graph.start()
+    (run,) = owning.claim(earlier)
+    owning.store(run, "b")
+    owning.finish(run)
+    asked = graph.start()
+    (run,) = owning.claim(asked)
+    owning.store(run, "c")
+    waiting = {"state": dumps(make.state(graph.thread_id, "c", next=["node"])), "interrupts": dumps(ONE)}
+    owning.finish(run, thread_status=ThreadStatus.INTERRUPTED, values="{}", **waiting)
+    assert graph.open == ["q"]
+
+    with connection() as conn:
+        cancel.delete_run(conn, graph.deployment.id, graph.thread_id, asked if deletes_newest else earlier)
+        thread = records.get(conn, graph.deployment.id, graph.thread_id)
+    assert (graph.open, thread["status"]) == (([], "idle") if deletes_newest else (["q"], "interrupted"))
+
+
 def updated(graph: Graph, next: list[str]) -> None:
     """Store an update of the thread's state, as a graph host returns it."""
     answer = {"written": [], "state": {"next": next}, "interrupts": {}}
