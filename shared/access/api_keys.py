@@ -120,7 +120,12 @@ def create_for(conn: Connection, caller: Caller, *, role: str, **options: Any) -
         raise Forbidden(f"A key with the role {caller.role} cannot create a key with the role {role}")
     creator = caller_name(conn, caller)
     key = create(conn, caller.organization_id, role=role, created_by=creator, **options)
-    return key.split("_")[1], key
+    return id_of(key), key
+
+
+def id_of(key: str) -> str:
+    """Return the id in the text of a key."""
+    return key.split("_")[1]
 
 
 def _check_role(role: str, organization_id: UUID) -> None:

@@ -15,10 +15,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from shared import changes
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
 from shared.errors import NotFound, TooMany, Unavailable
 from shared.infra.tokens import new_token, token_hash
+from shared.oauth.openid import one_line
 from shared.sql import statement
 
 LIFETIME_SECONDS = 600
@@ -27,6 +29,7 @@ SLOWED_BY_SECONDS = 5
 LONGEST_INTERVAL_SECONDS = 60
 CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, no digits: 20 letters that people do not confuse
 CODE_LENGTH, GROUP = 8, 4
+UNNAMED = "an unnamed machine"
 MAX_PENDING, MAX_PENDING_OF_ADDRESS = 5_000, 20
 
 PENDING, SLOW_DOWN, DENIED, EXPIRED, COMPLETED = "pending", "slow_down", "denied", "expired", "completed"
@@ -77,7 +80,7 @@ def begin(conn: Connection, *, device: str, address: str) -> DeviceLogin:
         conn,
         id=token_hash(login.device_code),
         user_code_hash=_code_hash(login.user_code),
-        device=device,
+        device=one_line(device) or UNNAMED,
         address=address,
         interval_seconds=INTERVAL_SECONDS,
         seconds=LIFETIME_SECONDS,
@@ -139,13 +142,23 @@ def poll(conn: Connection, device_code: str, *, key_days: int) -> Poll:
     _END.count(conn, id=id)
     if row["organization_name"] is None:  # it was deleted meanwhile
         return Poll(status=DENIED)
+    name = f"runyard login on {row['device']}"
     key = api_keys.create(
         conn,
         row["organization_id"],
-        name=f"runyard login on {row['device']}",
+        name=name,
         role=row["role"],
         lifetime=timedelta(days=key_days),
         created_by=row["name"],
+    )
+    changes.add(
+        conn,
+        row["organization_id"],
+        changes.KEY_CREATED,
+        name,
+        by={"key_id": row["account_id"], "name": row["name"]},
+        of_key=api_keys.id_of(key),
+        role=row["role"],
     )
     return Poll(
         status=COMPLETED,

@@ -4,8 +4,8 @@ The authorization code flow with PKCE and a nonce. authlib builds the messages a
 through shared/infra/egress.py. Only signatures by the provider's public keys count: `none` and the algorithms with a
 shared secret are refused, whatever the metadata says.
 
-Metadata and keys are cached. A token that none of the cached keys has signed fetches the keys again, since providers
-rotate them, but at most once within KEYS_RETRY_SECONDS.
+Metadata and keys are cached. A token that none of the cached keys has signed, or with another algorithm, fetches both
+again, since providers rotate them, but at most once within RETRY_SECONDS.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DOCUMENT = "/.well-known/openid-configuration"
 ALGORITHMS = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA Ed25519".split())
 DEFAULT_ALGORITHM = "RS256"
 PKCE_METHOD = "S256"
-CACHE_SECONDS = 3600.0
-KEYS_RETRY_SECONDS = 60.0
+CACHE_SECONDS = 300.0  # also the time for which a key that the provider has withdrawn counts
+RETRY_SECONDS = 60.0
 LEEWAY_SECONDS = 60  # difference of the clocks
 MAX_SUBJECT, MAX_NAME = 255, 255
 
@@ -202,8 +202,8 @@ def identify(settings: Settings, *, code: str, redirect_uri: str, verifier: str,
         raise _refused("it is missing")
     claims = _verified(provider, client.client_id, tokens, tokens.id_token, nonce)
     subject = claims["sub"]
-    if not 0 < len(subject) <= MAX_SUBJECT:
-        raise _refused("its claim sub is empty or too long")
+    if not 0 < len(subject) <= MAX_SUBJECT or not subject.isprintable():
+        raise _refused("its claim sub is empty, too long or not printable")
     claims = _with_userinfo(settings, provider, claims, tokens)
     return Identity(
         issuer=provider.issuer,
@@ -226,7 +226,8 @@ def _verified(
     params = {"nonce": nonce, "client_id": client_id, "access_token": tokens.access_token}
     try:
         token = _decoded(provider, id_token)
-        claims = CodeIDToken(token.claims, token.header, options, params)  # type: ignore[arg-type]
+        header = {**token.header, "alg": "EdDSA"} if token.header["alg"] == "Ed25519" else token.header
+        claims = CodeIDToken(token.claims, header, options, params)  # type: ignore[arg-type]
         claims.validate(leeway=LEEWAY_SECONDS)
     except ExpiredTokenError as error:
         raise _refused("it has expired") from error
@@ -247,14 +248,19 @@ def _refused(reason: str) -> Invalid:
 
 
 def _decoded(provider: Provider, id_token: str) -> jwt.Token:
-    registry = JWSRegistry(algorithms=list(provider.algorithms), strict_check_header=False)
     cached = _keys.get(provider.keys_url) or _fetch_keys(provider)
     try:
-        return jwt.decode(id_token, key=cached.keys, registry=registry)
-    except (BadSignatureError, InvalidKeyIdError):
-        if time.monotonic() - cached.fetched_at < KEYS_RETRY_SECONDS:
+        return jwt.decode(id_token, key=cached.keys, registry=_registry(provider))
+    except (BadSignatureError, InvalidKeyIdError, UnsupportedAlgorithmError):
+        if time.monotonic() - cached.fetched_at < RETRY_SECONDS:
             raise
-        return jwt.decode(id_token, key=_fetch_keys(provider).keys, registry=registry)
+        forget()
+        current = discover(provider.issuer)
+        return jwt.decode(id_token, key=_fetch_keys(current).keys, registry=_registry(current))
+
+
+def _registry(provider: Provider) -> JWSRegistry:
+    return JWSRegistry(algorithms=list(provider.algorithms), strict_check_header=False)
 
 
 def _fetch_keys(provider: Provider) -> _Keys:
@@ -287,11 +293,12 @@ def _with_userinfo(
 
 
 def values_at(claims: Mapping[str, Any], path: str) -> Sequence[str]:
-    """Return the texts of a claim. Dots in `path` lead into objects, unless a claim has the whole path as its name."""
+    """Return the printable texts of a claim. Dots in `path` lead into objects, unless a claim has that name."""
     value: Any = claims
     for name in (path,) if path in claims else path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    return [value] if isinstance(value, str) and value else _texts(value)
+    texts = [value] if isinstance(value, str) and value else _texts(value)
+    return [text for text in texts if text.isprintable()]
 
 
 def _name(claims: Mapping[str, Any]) -> str:
@@ -301,8 +308,12 @@ def _name(claims: Mapping[str, Any]) -> str:
     email = claims.get("email") if claims.get("email_verified") is not False else None
     if isinstance(email, str) and email.strip() and email != name:
         name = f"{name} <{email}>" if name else email
-    shown = "".join(letter if letter.isprintable() else " " for letter in name or str(claims["sub"]))
-    return " ".join(shown.split())[:MAX_NAME]
+    return one_line(name or str(claims["sub"]))[:MAX_NAME]
+
+
+def one_line(text: str) -> str:
+    """Return a text of strangers for display: on one line, without control characters and marks of text direction."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def logout_url(settings: Settings, *, id_token: str | None, return_to: str) -> str | None:

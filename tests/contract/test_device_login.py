@@ -77,8 +77,21 @@ def test_a_person_confirms_a_code_and_the_command_line_gets_a_key_once(
         "Ann Example <ann@example.com>",
         30,
     )
+    (change,) = ann.call("GET", "/v2/changes").json["resources"]  # type: ignore[index]
+    assert (change["kind"], change["subject"]) == ("key.created", "runyard login on ann-laptop")
+    assert change["changed_by"]["name"] == "Ann Example <ann@example.com>"
+    assert change["detail"] == {"of_key": found["key"]["id"], "role": "admin"}
     again = command_line.poll()
     assert (again["status"], again["key"]) == ("expired", None)
+
+
+def test_the_name_of_a_machine_is_shown_on_one_line(signing_app: Flask, ann: Browser) -> None:
+    client = signing_app.test_client()
+    for device, expected in (("ann\n\u202e-laptop", "ann -laptop"), ("\n", device_logins.UNNAMED)):
+        login: Any = client.post("/v2/sign-in/device", json={"device": device}).json
+        query = {"user_code": login["user_code"]}
+        shown: Any = ann.call("GET", "/v2/sign-in/device", query_string=query).json
+        assert shown["device"] == expected
 
 
 def test_two_polls_at_once_get_one_key(command_line: CommandLine, ann: Browser) -> None:
@@ -131,7 +144,10 @@ def test_codes_cannot_be_guessed_and_hold_back_their_guessers(signing_app: Flask
     statuses = [answer(ann, f"BBBB-BB{a}{b}") for a in "BCDFG" for b in "BCDFG"]
     assert statuses[0] == 404
     assert statuses[-1] == 429
+    pending = CommandLine(signing_app.test_client())
+    assert answer(ann, pending.login["user_code"]) == 429  # otherwise guessing would only need requests
     limits.start_failures(signing_app)
+    assert answer(ann, pending.login["user_code"]) == 204
     client = signing_app.test_client()
     body = {"device_code": "unknown"}
     polls = [client.post("/v2/sign-in/device/token", json=body).status_code for _ in range(22)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -128,7 +129,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no subject": ({"sub": None}, "its claim sub is missing or wrong"),
     "a subject that is a number": ({"sub": 1}, "its claim sub is missing or wrong"),
     "empty subject": ({"sub": ""}, "its claim sub is"),
-    "long subject": ({"sub": "s" * 256}, "its claim sub is empty or too long"),
+    "long subject": ({"sub": "s" * 256}, "its claim sub is empty, too long or not printable"),
+    "a subject with a NUL": ({"sub": "ann\0"}, "its claim sub is empty, too long or not printable"),
     "access token": ({"at_hash": "of-another-token"}, "its claim at_hash is missing or wrong"),
 }
 
@@ -179,9 +181,55 @@ def test_keys_that_the_provider_has_rotated_are_fetched_again_and_not_for_every_
     browser.provider.algorithm = "ES256"
     assert "no key of the provider" in refusal(browser, browser.answer())  # within a minute of the last fetch
     assert browser.provider.key_requests == 1
-    monkeypatch.setattr(openid, "KEYS_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(openid, "RETRY_SECONDS", 0.0)
     browser.sign_in()
     assert browser.provider.key_requests == 2
+
+
+def test_an_algorithm_that_the_provider_has_rotated_is_read_from_its_metadata_again(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openid, "RETRY_SECONDS", 0.0)
+    server = browser.provider
+    server.metadata = {"id_token_signing_alg_values_supported": ["RS256"]}
+    browser.sign_in()
+    server.metadata = {"id_token_signing_alg_values_supported": ["ES256"]}
+    server.keys, server.algorithm = [ec_key("next")], "ES256"
+    browser.sign_in()
+
+
+def test_a_small_difference_of_the_clocks_is_accepted(browser: Browser) -> None:
+    now = int(time.time())
+    browser.provider.claims = {"iat": now + 40, "nbf": now + 40, "exp": now + 300}
+    browser.sign_in()
+    browser.provider.claims = {"iat": now - 300, "exp": now - 40}
+    browser.sign_in()
+
+
+def test_sign_ins_of_two_tabs_succeed_in_any_order(browser: Browser) -> None:
+    first, second = browser.answer("/keys"), browser.answer("/workers")
+    stolen = {"state": "of a link on another page", "code": "c"}
+    assert "not started in this browser" in refusal(browser, stolen)
+    for answer, place in ((second, "/workers"), (first, "/keys")):
+        response = browser.come_back(answer)
+        assert response.headers["Location"] == f"{URL}/#{place}"
+    assert browser.cookie(ATTEMPT) is None
+
+
+def test_the_cookie_holds_a_limited_number_of_sign_ins(browser: Browser) -> None:
+    answers = [browser.answer() for _ in range(6)]
+    assert "not started in this browser" in refusal(browser, answers[0])
+    assert browser.come_back(answers[1]).status_code == 303
+    for place in ("/" + "x" * 2047, "/" + "y" * 2047):
+        last = browser.answer(place)
+        assert len(str(browser.cookie(ATTEMPT))) < 4000
+    assert browser.come_back(last).headers["Location"] == f"{URL}/#/{'y' * 2047}"
+
+
+def test_a_refused_answer_ends_its_sign_in(browser: Browser) -> None:
+    answer = browser.answer()
+    assert "another provider" in refusal(browser, {**answer, "iss": "https://evil.example"})
+    assert "not started in this browser" in refusal(browser, answer)
 
 
 def test_a_state_that_this_browser_did_not_get_is_refused(browser: Browser, signing_app: Flask) -> None:
@@ -304,7 +352,7 @@ def test_an_organization_comes_from_a_claim(app_with: MakeApp, provider: OAuthSe
     browser.sign_in()
     assert browser.session()["organization"] == "acme"
     browser.client.delete_cookie(COOKIE)
-    for org in (None, "elsewhere"):
+    for org in (None, "elsewhere", "a\0b", "\ud800"):
         provider.claims = {"org": org}
         assert "names no organization" in refusal(browser, browser.answer(), 403)
     provider.claims = {"org": "acme", "roles": ["owners"]}

@@ -2,7 +2,8 @@
 
 The browser goes to `start`, to the provider, and back to `callback`, which sets the session's cookie. What the two
 steps share (state, nonce, PKCE verifier) is encrypted in a cookie of the browser: the callback accepts only an answer to
-a sign-in that the same browser has started, and strangers who call `start` leave no rows. The command line has no
+a sign-in that the same browser has started, and strangers who call `start` leave no rows. The cookie holds the sign-ins
+of several tabs. An answer to one of them removes it, and no other answer changes the cookie. The command line has no
 browser. It shows a code, which a signed-in person confirms in the console.
 """
 
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 import orjson
-from flask import Response, jsonify, request
+from flask import Response, after_this_request, jsonify, request
 from werkzeug.exceptions import MethodNotAllowed
 
 from shared.access import device_logins, sessions
@@ -43,7 +45,9 @@ from web.schemas.validation import load_query
 bp = RouteGroup("sign_in", section="Organizations and keys")
 
 SIGN_IN_SECONDS = 600
-PLACE = r"/[^\x00-\x1f\x7f\\]*"  # a page of the console, as its router writes it
+MAX_ATTEMPTS = 5  # sign-ins of a browser at a time
+MAX_COOKIE = 3800  # characters; browsers drop cookies of more than 4096 bytes, with name and attributes
+PLACE = r"/[!#-\[\]-~]*"  # a page of the console, as browsers write it in an address: ASCII, without quotes
 NOT_CONFIGURED = "Sign-in is not configured: use an API key."
 NOT_STARTED = "this sign-in was not started in this browser, or has expired or been used: sign in again"
 
@@ -133,17 +137,36 @@ def _start(place: str) -> Response:
         "verifier": new_token(),
     }
     url = openid.authorization_url(settings(), redirect_uri=_redirect_uri(), **attempt)
-    kept = {**attempt, "next": place, "expires_at": database_time().timestamp() + SIGN_IN_SECONDS}
+    begun = {**attempt, "next": place, "expires_at": database_time().timestamp() + SIGN_IN_SECONDS}
     response = Response(status=302, headers={"Location": url})
-    session_cookie.set_cookie(
-        response,
-        settings(),
-        SIGN_IN,
-        encryption.encrypt(orjson.dumps(kept).decode()).decode(),
-        seconds=SIGN_IN_SECONDS,
-        same_site="Lax",  # the provider's redirect comes from another site
-    )
+    _set_attempts(response, [*_attempts(), begun])
     return uncached(response)
+
+
+def _attempts() -> Sequence[Mapping[str, Any]]:
+    """Return the sign-ins that this browser has started and not completed, oldest first."""
+    attempts: list[Mapping[str, Any]] = []
+    for value in session_cookie.values_of(SIGN_IN, settings()):
+        with suppress(Undecryptable, ValueError):
+            attempts += orjson.loads(encryption.decrypt(value.encode()))
+    return [attempt for attempt in attempts if attempt["expires_at"] > database_time().timestamp()]
+
+
+def _set_attempts(response: Response, attempts: Sequence[Mapping[str, Any]]) -> None:
+    """Set the cookie to the newest sign-ins that it can hold."""
+    for number in range(min(len(attempts), MAX_ATTEMPTS), 0, -1):
+        value = encryption.encrypt(orjson.dumps(attempts[-number:]).decode()).decode()
+        if len(value) <= MAX_COOKIE:
+            session_cookie.set_cookie(
+                response,
+                settings(),
+                SIGN_IN,
+                value,
+                seconds=SIGN_IN_SECONDS,
+                same_site="Lax",  # the provider's redirect comes from another site
+            )
+            return
+    session_cookie.delete_cookie(response, settings(), SIGN_IN)
 
 
 @bp.operation(
@@ -161,16 +184,23 @@ def complete() -> Any:
     """
     if request.method == "HEAD":  # sent for previews of links, and must not use up the code
         raise MethodNotAllowed(["GET"])
-    response = _for_browser(_complete)
-    session_cookie.delete_cookie(response, settings(), SIGN_IN)
-    return response
+    return _for_browser(_complete)
 
 
 def _complete() -> Response:
     query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
     _require_configured()
     limits.count_address(client_network(settings()))
-    attempt = _attempt(query["state"])
+    attempts = _attempts()
+    attempt = next((one for one in attempts if _is_of_state(one, query["state"])), None)
+    if attempt is None:
+        raise Invalid(NOT_STARTED, loc=("query", "state"), status=400)
+
+    @after_this_request
+    def remove_attempt(response: Response) -> Response:
+        _set_attempts(response, [other for other in attempts if other is not attempt])
+        return response
+
     openid.check_redirect(settings(), query.get("iss"))
     if query.get("error") is not None:
         word = query["error"] if re.fullmatch(r"[a-z_]{1,40}", query["error"]) else "an error"
@@ -194,17 +224,8 @@ def _complete() -> Response:
     return uncached(response)
 
 
-def _attempt(state: str) -> Mapping[str, Any]:
-    """Return the sign-in that this browser started with this state. Raises Invalid (400)."""
-    for value in session_cookie.values_of(SIGN_IN, settings()):
-        try:
-            attempt: dict[str, Any] = orjson.loads(encryption.decrypt(value.encode()))
-        except (Undecryptable, ValueError):
-            continue
-        is_live = attempt["expires_at"] > database_time().timestamp()
-        if is_live and hmac.compare_digest(attempt["state"].encode(), state.encode()):
-            return attempt
-    raise Invalid(NOT_STARTED, loc=("query", "state"), status=400)
+def _is_of_state(attempt: Mapping[str, Any], state: str) -> bool:
+    return hmac.compare_digest(attempt["state"].encode(), state.encode())
 
 
 def _for_browser(respond: Callable[[], Response]) -> Response:
@@ -398,9 +419,11 @@ def _signed_in() -> Caller:
 
 
 def _counted(look_up: Callable[[], Any]) -> Any:
-    """Return the result. An unknown code counts as a failed authentication of the address. Raises NotFound, TooMany."""
+    """Return the result. After many unknown codes, even a right one is refused for a while. Raises NotFound, TooMany."""
+    person = caller().key_id
+    limits.require_few_failures(person)
     try:
         return look_up()
     except NotFound:
-        limits.count_failure(client_network(settings()))
+        limits.count_failure(person)
         raise

@@ -124,6 +124,12 @@ class Failures:
     def __init__(self) -> None:
         self._windows: dict[str, _Window] = {}
 
+    def count(self, address: str) -> int:
+        """Return the number of failures from this address in the current window."""
+        window = self._windows.get(address)
+        is_current = window is not None and time.monotonic() - window.opened_at <= FAILURE_WINDOW_SECONDS
+        return window.count if window is not None and is_current else 0
+
     def add(self, address: str) -> int:
         """Count a failure. Returns the number of failures from this address in the current window."""
         now = time.monotonic()
@@ -208,6 +214,13 @@ def count_failure(address: str) -> None:
         raise TooMany(
             "Too many failed authentications from this address", retry_after_seconds=FAILURE_WINDOW_SECONDS
         )
+
+
+def require_few_failures(person: str) -> None:
+    """Raise TooMany if a person has had as many failures as are allowed within a minute. For short codes."""
+    failures: Failures = current_app.extensions["runyard_failures"]
+    if failures.count(person) >= FAILURES_PER_MINUTE:
+        raise TooMany("Too many unknown codes: wait a minute", retry_after_seconds=FAILURE_WINDOW_SECONDS)
 
 
 def anonymous_caller(deployment: DeploymentRef) -> Caller:
