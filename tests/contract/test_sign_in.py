@@ -352,7 +352,7 @@ def test_an_organization_comes_from_a_claim(app_with: MakeApp, provider: OAuthSe
     browser.sign_in()
     assert browser.session()["organization"] == "acme"
     browser.client.delete_cookie(COOKIE)
-    for org in (None, "elsewhere", "a\0b", "\ud800"):
+    for org in (None, "elsewhere", "a\0b"):
         provider.claims = {"org": org}
         assert "names no organization" in refusal(browser, browser.answer(), 403)
     provider.claims = {"org": "acme", "roles": ["owners"]}
