@@ -94,10 +94,16 @@ def newest(
     limit: int,
     offset: int,
     deployment_id: UUID | None = None,
+    with_keys: bool = True,
 ) -> list[dict[str, Any]]:
     """Return the changes of an organization, or of one of its deployments, newest first."""
     return _NEWEST.rows(
-        conn, organization_id=organization_id, deployment_id=deployment_id, limit=limit, offset=offset
+        conn,
+        organization_id=organization_id,
+        deployment_id=deployment_id,
+        with_keys=with_keys,
+        limit=limit,
+        offset=offset,
     )
 
 

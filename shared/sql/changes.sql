@@ -24,6 +24,7 @@ VALUES (:organization_id, :kind, :subject, CAST(:changed_by AS jsonb), :deployme
 SELECT {columns} FROM change
 WHERE organization_id = :organization_id
   AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+  AND (CAST(:with_keys AS boolean) OR kind NOT LIKE 'key.%')
 ORDER BY id DESC LIMIT :limit OFFSET :offset
 
 -- name: remove

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tests.contract.conftest import Api, ControlPlane
+from tests.contract.conftest import Api, ControlPlane, caller, new_key
 from tests.contract.splitting import newer, operator, split
 
 __all__ = ["newer", "operator"]
@@ -61,6 +61,9 @@ def test_changes_of_keys_are_listed_without_their_secrets(operator: ControlPlane
     assert key["key"] not in str(rows)
     assert [row["kind"] for row in recorded(operator, limit=1, offset=1)] == ["key.changed"]
     assert neighbour.client.get("/v2/changes").json["resources"] == []
+    for role, count in (("deploy", 0), ("admin", 3)):
+        answer: Any = caller(neighbour.client.application, new_key(role)).get("/v2/changes").json
+        assert len(answer["resources"]) == count, role
 
 
 def test_a_refused_change_is_not_recorded(api: Api, newer: str, operator: ControlPlane) -> None:

@@ -230,6 +230,17 @@ def test_the_bodies_are_checked(client: FlaskClient, anonymous: FlaskClient, que
     assert anonymous.post("/v2/inbox/link/answer", json={"token": "x"}).status_code == 422
     large = {"token": "x", "answer": "x" * 1024 * 1024}
     assert anonymous.post("/v2/inbox/link/answer", json=large).status_code == 413
+    # A valid body in chunks that is followed by more than the limit.
+    chunked = anonymous.post(
+        "/v2/inbox/link/answer",
+        data=b'{"token": "x", "answer": 1}' + b" " * 1024 * 1024 + b"x",
+        environ_overrides={
+            "wsgi.input_terminated": True,
+            "HTTP_TRANSFER_ENCODING": "chunked",
+            "CONTENT_LENGTH": "",
+        },
+    )
+    assert chunked.status_code == 413
 
 
 def test_a_question_has_a_limited_number_of_valid_links(

@@ -38,10 +38,11 @@ class ChangeSearch(fields.Schema):
 def list_changes(query: dict[str, Any]) -> Response:
     """List what changed and which key made the change. A change stays in the list for 90 days.
 
-    `revision.deployed` and `revision.failed` are recorded when a build ends, with the key that requested it.
+    `revision.deployed` and `revision.failed` are recorded when a build ends, with the key that requested it. Changes of
+    keys are listed for the role `admin`, as keys are.
     """
     with connection() as conn:
-        rows = changes.newest(conn, caller().organization_id, **query)
+        rows = changes.newest(conn, caller().organization_id, with_keys=caller().may("admin"), **query)
     return resource_page([changes.RECORD.show(row) for row in rows], offset=query["offset"])
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import orjson
 from flask import request
 from marshmallow import ValidationError
-from werkzeug.exceptions import RequestTimeout
+from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from shared.errors import Invalid
 from shared.infra.system import let_others_run
@@ -75,11 +75,14 @@ def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
 
 
 def raw_body() -> bytes:
-    """Return the bytes of the request's body. Raises RequestTimeout."""
+    """Return the bytes of the request's body. Raises RequestTimeout, RequestEntityTooLarge."""
     try:
-        return request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
+        raw = request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
     except TimeoutError as error:
         raise RequestTimeout() from error
+    if request.content_length is None and len(raw) == request.max_content_length:
+        raise RequestEntityTooLarge  # werkzeug ends a body in chunks at the limit, without an error
+    return raw
 
 
 def load_query(schema: type[Schema], *, refuse_repeated: bool = False) -> dict[str, Any]:
