@@ -20,6 +20,8 @@ const MODULES = {
   "marked": "marked/lib/marked.esm.js",
   "dompurify": "dompurify/dist/purify.es.mjs",
 };
+// Changes of a module's source. uPlot throws while it is loaded if the browser's language is not a valid tag, such as `en-US@posix`.
+const EDITS = { uplot: ["domEnv ? nav.language : 'en-US'", "'en-US'"] };
 const STYLES = { uplot: "uplot/dist/uPlot.min.css" };
 
 const fileOf = (name) => name.replace(/^@[^/]+\//, "").replaceAll("/", "-");
@@ -36,9 +38,11 @@ function relative(code) {
 
 async function write(name, file, suffix, change) {
   const source = await readFile(`node_modules/${file}`, "utf8");
+  const [from, to] = suffix === "js" && EDITS[name] || ["", ""];
+  if (!source.includes(from)) throw new Error(`${file} has no ${from}`);
   const { version, license } = JSON.parse(await readFile(`node_modules/${packageOf(name)}/package.json`, "utf8"));
-  const { code } = await transform(source, { loader: suffix, minify: true, target: "es2022", format: suffix === "js" ? "esm" : undefined, legalComments: "inline" });
-  const changed = suffix === "js" ? "minified, imports made relative" : "minified";
+  const { code } = await transform(source.replace(from, to), { loader: suffix, minify: true, target: "es2022", format: suffix === "js" ? "esm" : undefined, legalComments: "inline" });
+  const changed = ["minified", ...(suffix === "js" ? ["imports made relative"] : []), ...(from && [`${to} for ${from}`])].join(", ");
   const banner = `/*! ${packageOf(name)} ${version} | ${license} | changed: ${changed} | licence in ${fileOf(packageOf(name))}.LICENSE.txt */\n`;
   const text = banner + change(code.replace(/^\/\/# sourceMappingURL=.*$/m, ""));
   await writeFile(`${target}/${fileOf(name)}.${suffix}`, text);

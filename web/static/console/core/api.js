@@ -13,7 +13,7 @@ const LONGEST_PAUSE_SECONDS = 20;
 /** @typedef {{method?: string, query?: Query, body?: any, lastEventId?: string, signal?: AbortSignal}} StreamOptions */
 
 /** A refused call. Status 0: the service was not reached. */
-export class ApiError extends Error {
+class ApiError extends Error {
   /** @param {number} status @param {string} detail @param {BadField[]} fields */
   constructor(status, detail, fields = []) {
     super(detail);
@@ -25,6 +25,9 @@ export class ApiError extends Error {
 
 /** Whether the component that sent a call has aborted it. @param {any} error */
 export const isAborted = (error) => error?.name === "AbortError";
+
+/** Whether the same call may succeed later: the service was not reached, or it was busy. @param {any} error */
+export const isTemporary = (error) => [0, 429, 502, 503, 504].includes(error?.status);
 
 /**
  * Call the control plane: `control("GET", "/v2/deployments", {query: {limit: 20}})`. Returns null for a response without a body.

@@ -1,11 +1,13 @@
 // Hooks that load data of the service for a component. They cancel their requests when the component is removed.
 
-import { isAborted } from "./api.js";
+import { isAborted, isTemporary } from "./api.js";
 import { useEffect, useMemo, useRef, useState } from "./dom.js";
+
+const RETRY_MS = 5_000;
 
 /**
  * Load data when the component appears and when `deps` change. With `every`, load again after so many milliseconds while the
- * tab is visible. After an error the data stays, and the next successful request removes the error.
+ * tab is visible. After an error the data stays, and the next successful request removes the error. A temporary error is retried.
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} load
  * @param {any[]} deps
@@ -23,18 +25,23 @@ export function useResource(load, deps = [], { every } = {}) {
     const controller = new AbortController();
     const show = (/** @type {any} */ change) =>
       controller.signal.aborted || setState((/** @type {any} */ before) => change(before.request === request ? before : { request }));
+    let timer = 0;
     const refresh = async () => {
+      clearTimeout(timer);
       try {
         const data = await newest.current(controller.signal);
         show((/** @type {any} */ before) => (before.done && !before.error && isSame(before.data, data) ? before : { request, data, done: true }));
       } catch (error) {
-        if (!isAborted(error)) show((/** @type {any} */ before) => ({ ...before, error, done: true }));
+        if (isAborted(error)) return;
+        show((/** @type {any} */ before) => ({ ...before, error, done: true }));
+        if (isTemporary(error) && !controller.signal.aborted) timer = setTimeout(refresh, RETRY_MS);
       }
     };
     void refresh();
     const stop = every ? repeat(refresh, every, controller.signal) : () => {};
     return () => {
       controller.abort();
+      clearTimeout(timer);
       stop();
     };
   }, [request, round, every]);
@@ -63,7 +70,8 @@ function repeat(refresh, every, signal) {
 const isSame = (one, other) => one === other || JSON.stringify(one) === JSON.stringify(other);
 
 /**
- * Follow an async iterator. `data` holds its newest items and is updated once per animation frame.
+ * Follow an async iterator. `data` holds its newest items and is updated once per animation frame. After a temporary error the
+ * iterator is opened again.
  * @template T
  * @param {(signal: AbortSignal) => AsyncIterable<T>} open
  * @param {any[]} deps
@@ -81,7 +89,7 @@ export function useStream(open, deps = [], { most = 5000 } = {}) {
     const controller = new AbortController();
     /** @type {T[]} */
     const items = [];
-    let frame = 0;
+    let frame = 0, timer = 0;
     const show = (/** @type {any} */ more = {}) => {
       cancelAnimationFrame(frame);
       frame = 0;
@@ -96,12 +104,15 @@ export function useStream(open, deps = [], { most = 5000 } = {}) {
         }
         show({ done: true });
       } catch (error) {
-        if (!isAborted(error)) show({ error, done: true });
+        if (isAborted(error)) return;
+        show({ error, done: true });
+        if (isTemporary(error) && !controller.signal.aborted) timer = setTimeout(reload, RETRY_MS);
       }
     };
     void follow();
     return () => {
       controller.abort();
+      clearTimeout(timer);
       cancelAnimationFrame(frame);
     };
   }, [request, round]);

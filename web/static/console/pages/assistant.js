@@ -2,7 +2,7 @@
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
-import { assistantName, revisionName, text } from "../core/format.js";
+import { assistantName, text } from "../core/format.js";
 import { useDocumentTitle } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, navigate, setQuery } from "../core/router.js";

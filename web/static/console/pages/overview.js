@@ -7,7 +7,7 @@ import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
 import { changeInWords, kindOfChange } from "../parts/changes.js";
 import { failedOf, filtersOf, isFailure, reasonInWords, sorted, unrecordedInWords } from "../parts/failures.js";
-import { Ago, Button, Chart, Code, Empty, ErrorBox, Page, Select, Standing, Table } from "../parts/index.js";
+import { Ago, Button, Chart, Code, Empty, ErrorBox, Loading, Page, Select, Standing, Table } from "../parts/index.js";
 import { isUnserved, saturationOf } from "../parts/pools.js";
 import { servedInWords, statusesOf } from "../parts/standing.js";
 import { Bar, Panel, Tile } from "../parts/tiles.js";
@@ -16,6 +16,7 @@ const WINDOWS = [{ value: "hour", label: "Last hour" }, { value: "day", label: "
 const REFRESH_MS = 5000, REFRESH_SLOWLY_MS = 60_000;
 const MOST_DEPLOYMENTS = 6, MOST_REASONS = 6, MOST_CHANGES = 7; // rows before "Show all", so that the page fits a screen
 const LOADED_CHANGES = 30;
+const FULL_HEIGHT = 24; // lines of the placeholder
 const COST_DAYS = 7, DAY_MS = 86_400_000;
 
 /** @typedef {{id: string, name: string, pool: string, revision_number: number | null, runs_a_minute: number, success: number, failed: number, wait_p50: number | null, duration_p50: number | null, duration_p95: number | null, running: number, waiting: number, oldest_wait_seconds: number}} Figures */
@@ -32,7 +33,9 @@ export default function OverviewPage({ query }) {
   const workers = useResource((signal) => control("GET", "/v2/workers", { signal }), [], { every: REFRESH_MS });
   const changes = useResource((signal) => control("GET", "/v2/changes", { query: { limit: LOADED_CHANGES }, signal }), [], { every: REFRESH_MS });
   const series = useSeries(window);
-  const resources = [figures, records, failures, workers, changes, series];
+  const questions = useResource(openQuestions, [], { every: REFRESH_MS });
+  const cost = useCost();
+  const resources = [figures, records, failures, workers, changes, series, questions, cost];
   const broken = resources.find(({ error }) => error);
   const retry = () => resources.forEach(({ reload }) => reload());
 
@@ -44,17 +47,22 @@ export default function OverviewPage({ query }) {
     <${Page} title="Overview" actions=${choose}>
       <${ErrorBox} error=${broken?.error} retry=${retry} />
       ${broken && rows && html`<p class="quiet">The page shows the last known values and asks again every ${REFRESH_MS / 1000} seconds.</p>`}
-      ${!rows && !broken && html`<p class="unseen" role="status">Loading…</p>`}
-      ${isEmpty ? NONE : html`
-        <${Totals} rows=${rows} series=${series.data} />
-        <${Deployments} rows=${rows} />`}
-      <div class="overview-panels">
-        ${!isEmpty && html`<${Failed} failures=${failures.data} />`}
-        <${Pools} pools=${workers.data?.pools} />
-        <${Changes} changes=${changes.data?.resources} known=${known ?? {}} />
-      </div>
-      ${!isEmpty && html`<${Charts} window=${window} series=${series.data} />`}
+      ${resources.some(({ loading }) => loading) ? html`<${Loading} lines=${FULL_HEIGHT} />` : content()}
     <//>`;
+
+  // Is rendered when all parts are loaded, because each part moves those below it.
+  function content() {
+    return html`
+      ${isEmpty ? NONE : html`
+        <${Totals} rows=${rows} series=${series.data} questions=${questions.data} cost=${cost.data && costOf(cost.data.usage, Date.now())} />
+        ${rows && html`<${Deployments} rows=${rows} />`}`}
+      <div class="overview-panels">
+        ${!isEmpty && failures.data && html`<${Failed} failures=${failures.data} />`}
+        ${workers.data && html`<${Pools} pools=${workers.data.pools} />`}
+        ${changes.data && html`<${Changes} changes=${changes.data.resources} known=${known ?? {}} />`}
+      </div>
+      ${!isEmpty && html`<${Charts} window=${window} series=${series.data} />`}`;
+  }
 }
 
 /** The records of all deployments by id. @param {AbortSignal} signal @returns {Promise<Record<string, any>>} */
@@ -74,10 +82,8 @@ function useSeries(window, deploymentId) {
 const NONE = html`<${Empty} title="Nothing is deployed yet" text="Deploy a project from its directory, or begin with an example:"
   action=${html`<${Code} text=${"runyard new my-agent\nrunyard deploy my-agent"} language="sh" />`} />`;
 
-/** While the figures are loading, the tiles are shown without values. @param {{rows?: Row[], series: any}} props */
-function Totals({ rows = [], series }) {
-  const cost = useCost();
-  const questions = useResource(openQuestions, [], { every: REFRESH_MS }).data;
+/** Tiles without values for figures that cannot be loaded. @param {{rows?: Row[], series: any, questions?: number | null, cost?: ReturnType<typeof costOf>}} props */
+function Totals({ rows = [], series, questions, cost }) {
   const waiting = rows.reduce((sum, row) => sum + row.waiting, 0), running = rows.reduce((sum, row) => sum + row.running, 0);
   const oldest = Math.max(...rows.map((row) => (row.waiting ? row.oldest_wait_seconds : 0)));
   const total = series?.total;
@@ -109,13 +115,11 @@ async function openQuestions(signal) {
   }
 }
 
-/** The cost by day; null if no model that was used has a price. */
 function useCost() {
-  const { data } = useResource((signal) => {
+  return useResource((signal) => {
     const from = new Date(Date.now() - (COST_DAYS - 1) * DAY_MS).toISOString().slice(0, 10);
     return control("GET", "/v2/usage", { query: { from, by: "day" }, signal });
   }, [], { every: REFRESH_SLOWLY_MS });
-  return data ? costOf(data.usage, Date.now()) : null;
 }
 
 /**
@@ -132,10 +136,9 @@ export function costOf(usage, now) {
   return sum > 0 ? { today: known.has(today) ? (known.get(today) ?? null) : 0, sum, days } : null;
 }
 
-/** @param {{rows?: Row[]}} props */
+/** @param {{rows: Row[]}} props */
 function Deployments({ rows }) {
   const [isOpen, setOpen] = useState(false);
-  if (!rows) return html`<div class="table-room"></div>`;
   const hasPools = new Set(rows.map(({ pool }) => pool)).size > 1;
   const shown = isOpen || rows.length <= MOST_DEPLOYMENTS ? rows : [...rows].sort((one, other) => Number(needsAttention(other)) - Number(needsAttention(one))).slice(0, MOST_DEPLOYMENTS);
   return html`
@@ -182,10 +185,9 @@ function waitingCell(row) {
   return html`<a class="in-text" href=${href(["d", row.name, "runs"], { status: "pending" })}>${count(row.waiting)}</a> <span class="quiet">${duration(row.oldest_wait_seconds)}</span>`;
 }
 
-/** @param {{failures?: import("../parts/failures.js").Failures}} props */
+/** @param {{failures: import("../parts/failures.js").Failures}} props */
 function Failed({ failures }) {
   const [isOpen, setOpen] = useState(false);
-  if (!failures) return html`<${Panel} title="Failed runs by reason" />`;
   const reasons = sorted(failures.reasons);
   const most = Math.max(...reasons.map(({ runs }) => runs), 1);
   const unrecorded = unrecordedInWords(failures);
@@ -207,9 +209,8 @@ function Failed({ failures }) {
     <//>`;
 }
 
-/** @param {{pools?: any[]}} props */
+/** @param {{pools: any[]}} props */
 function Pools({ pools }) {
-  if (!pools) return html`<${Panel} title="Pools" />`;
   return html`
     <${Panel} title="Pools" note=${html`<a href=${href("/workers")}>Workers</a>`}>
       ${pools.length === 0 && html`<p class="quiet">No runner is up. Runs wait until one is started: <code>runyard up</code> starts one.</p>`}
@@ -238,10 +239,9 @@ function waitInWords(pool) {
   return isUnserved(pool) ? `${words}: no runner takes them` : words;
 }
 
-/** @param {{changes?: import("../parts/changes.js").Change[], known: Record<string, any>}} props */
+/** @param {{changes: import("../parts/changes.js").Change[], known: Record<string, any>}} props */
 function Changes({ changes, known }) {
   const [isOpen, setOpen] = useState(false);
-  if (!changes) return html`<${Panel} title="Latest changes" />`;
   return html`
     <${Panel} title="Latest changes">
       ${changes.length === 0 && html`<p class="quiet">Deploys, changes of traffic and changes of keys are listed here.</p>`}

@@ -106,7 +106,7 @@ function parseFilters(query) {
 function Queue({ name, onChange }) {
   const [isAsking, setAsking] = useState(false);
   const { data: queue, reload } = useResource((signal) => deployment(name).call("GET", "/queue", { signal }), [name], { every: LOOK_AGAIN_MS });
-  if (!queue) return null;
+  if (!queue) return html`<div class="run-queue" aria-hidden="true"><span class="figure"><strong>\u00a0</strong></span></div>`;
   const cancelAll = async () => {
     try {
       await deployment(name).call("POST", "/runs/cancel", { body: { status: "pending" } });
@@ -119,7 +119,7 @@ function Queue({ name, onChange }) {
     onChange();
   };
   return html`
-    <section class="queue" aria-label="Queue">
+    <section class="run-queue" aria-label="Queue">
       <a class="figure" href=${href(["d", name, "runs"], { status: "running" })}><strong>${count(queue.running)}</strong> running${queue.max_concurrent_runs !== null && ` of ${count(queue.max_concurrent_runs)}`}</a>
       <a class="figure" href=${href(["d", name, "runs"], { status: "pending" })}><strong>${count(queue.pending)}</strong> waiting</a>
       <span class="figure quiet">pool ${queue.pool.name}: ${count(queue.pool.running)} of ${count(queue.pool.slots)} slots, ${count(queue.pool.runners)} ${queue.pool.runners === 1 ? "runner" : "runners"}</span>

@@ -4,14 +4,15 @@ import { html, useEffect, useMemo } from "../core/dom.js";
 import { controlStream, sleep } from "../core/api.js";
 import { useStream } from "../core/resource.js";
 import { linesOf, stepsOf } from "./build_steps.js";
-import { ErrorBox, Pill } from "./index.js";
+import { ErrorBox, Loading, Pill } from "./index.js";
 import { LogView } from "./log_view.js";
 import { Timeline } from "./timeline.js";
 
 const PAUSE_MS = 2000;
+const FULL_HEIGHT = 20; // lines of the placeholder, as many as a long log shows
 
-/** @param {{deploymentId: string, revision: any, onStatus: () => void}} props */
-export function BuildLog({ deploymentId, revision, onStatus }) {
+/** @param {{deploymentId: string, revision: any, hasEnded: boolean, onStatus: () => void}} props */
+export function BuildLog({ deploymentId, revision, hasEnded, onStatus }) {
   const { data, error, loading, reload } = useStream((signal) => follow(`/v2/deployments/${deploymentId}/revisions/${revision.id}/stream`, signal), [deploymentId, revision.id]);
   const lines = useMemo(() => data.filter(({ event }) => event === "log").map(({ id, data: line }) => ({ ...line, id })), [data]);
   const status = data.findLast(({ event }) => event === "status")?.data.status;
@@ -19,6 +20,7 @@ export function BuildLog({ deploymentId, revision, onStatus }) {
   useEffect(() => {
     if (status && status !== revision.status) onStatus();
   }, [status]);
+  if (loading && hasEnded) return html`<${Failure} revision=${revision} /><${Loading} lines=${FULL_HEIGHT} />`;
   return html`
     <${Failure} revision=${revision} />
     <${ErrorBox} error=${error} retry=${reload} />

@@ -48,7 +48,7 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
         <span key=${one.label} class="chart-key"><i class=${`swatch ${colorOf(one, index)}`}></i>${one.label} <b>${(one.format ?? format)(legend.values[index])}</b></span>`)}
         <span class="chart-key">${legend.at === null ? legend.isSum && "in total" : `at ${timeText(legend.at, isByDay ? DAY : 0, isByDay)}`}</span>
       </figcaption>
-      ${isBroken && html`<p class="quiet">The chart could not be drawn in this browser.</p>`}
+      ${isBroken && html`<p class="quiet">The chart could not be loaded. Reload the page to try again.</p>`}
       <div ref=${box} class="chart-box" aria-hidden="true" style=${{ height: `${height}px` }}></div>
     </figure>`;
 }

@@ -66,7 +66,7 @@ export function markup(text) {
 }
 
 /** The blocks of a text: paragraphs, lists, code. @param {string} text */
-export function blocksOf(text) {
+function blocksOf(text) {
   return marked.lexer(text).filter((token) => token.type !== "space").map((token) => token.raw);
 }
 
@@ -75,7 +75,7 @@ export function blocksOf(text) {
  * @param {{text: string, upTo: number, blocks: string[]}|null} before
  * @param {string} text
  */
-export function grownBlocks(before, text) {
+function grownBlocks(before, text) {
   const isLonger = before && text.length >= before.text.length && text.startsWith(before.text.slice(0, before.upTo));
   const settled = isLonger ? before.blocks : [];
   const upTo = isLonger ? before.upTo : 0;

@@ -10,7 +10,8 @@ import { Ago, Button, Empty, ErrorBox, Loading, Pager, Pill, Table, ask, notify 
 import { BuildLog } from "./build_log.js";
 
 const PAGE = 20;
-export const ENDS = new Set(["DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"]);
+const FULL_HEIGHT = 24; // lines of a placeholder that moves what follows out of the window
+const ENDS = new Set(["DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"]);
 
 /** @param {{record: any, chosen?: string, onChange: () => void}} props */
 export function Revisions({ record, chosen, onChange }) {
@@ -18,7 +19,7 @@ export function Revisions({ record, chosen, onChange }) {
   const path = `/v2/deployments/${record.id}/revisions`;
   const { data, error, loading, reload } = useResource((signal) => control("GET", path, { query: { limit: PAGE, offset }, signal }), [path, offset], { every: 5000 });
   useEffect(reload, [record.latest_revision_id, record.latest_revision_status]);
-  if (loading) return html`<${Loading} />`;
+  if (loading) return html`<${Loading} lines=${FULL_HEIGHT} />`;
   if (!data) return html`<${ErrorBox} error=${error} retry=${reload} />`;
   const rows = data.resources;
   const shown = rows.find((/** @type {any} */ row) => String(row.number) === chosen) ?? rows[0];
@@ -30,7 +31,7 @@ export function Revisions({ record, chosen, onChange }) {
     <${Table} label="Revisions" rows=${rows} rowKey="id" columns=${columns(record, changed)} onRow=${choose} selected=${(/** @type {any} */ row) => row.id === shown?.id}
       empty=${html`<${Empty} title="No revisions yet" text="Deploy a project: runyard deploy DIRECTORY" />`} />
     <${Pager} offset=${offset} limit=${PAGE} count=${rows.length} onChange=${setOffset} />
-    ${shown && html`<h2>Build log of ${revisionName(shown.number)}</h2><${BuildLog} key=${shown.id} deploymentId=${record.id} revision=${shown} onStatus=${changed} />`}`;
+    ${shown && html`<h2>Build log of ${revisionName(shown.number)}</h2><${BuildLog} key=${shown.id} deploymentId=${record.id} revision=${shown} hasEnded=${ENDS.has(shown.status)} onStatus=${changed} />`}`;
 }
 
 /** @param {any} row */

@@ -1,7 +1,6 @@
 // A table of runs: name, status, reason of a wait or a failure, thread, times, and the actions on each run.
 
-import { deployment } from "../core/api.js";
-import { html, useState } from "../core/dom.js";
+import { html } from "../core/dom.js";
 import { duration, plain, runName, short } from "../core/format.js";
 import { useAssistants, useTitles } from "../core/names.js";
 import { href, navigate } from "../core/router.js";
@@ -47,7 +46,7 @@ export function RunTable({ name, runs, reload, isOfThread = false, chosen, onCho
 
 /** The reason why a run waits or did not succeed. @param {{run: Run}} props */
 function Why({ run }) {
-  if (run.queue) return html`<span class="waits">${queueInWords(run.queue)}</span>`;
+  if (run.queue) return html`<span class="waits why">${queueInWords(run.queue)}</span>`;
   const reason = reasonOf(run);
-  return reason && html`<span class=${run.status === "interrupted" ? "quiet" : "bad"} title=${plain(reason.slice(0, 2_000))}>${plain(reason.slice(0, 160))}</span>`;
+  return reason && html`<span class=${run.status === "interrupted" ? "quiet why" : "bad why"} title=${plain(reason.slice(0, 2_000))}>${plain(reason.slice(0, 160))}</span>`;
 }

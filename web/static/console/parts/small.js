@@ -87,10 +87,30 @@ export function Empty({ title, text, action, icon }) {
   return html`<div class="empty">${icon && html`<${Icon} name=${icon} />`}<h2>${title}</h2>${text && html`<p>${text}</p>`}${action && html`<div class="actions">${action}</div>`}</div>`;
 }
 
-/** An error in words, with a button to try again. @param {{error: any, retry?: () => void}} props */
+/** What the reader can do about a refused call, by its status. @type {Record<number, string>} */
+const ADVICE = {
+  0: "Check your connection and whether the service is running. The page tries again by itself.",
+  403: "You may need another role. An admin of your organization can change it.",
+  404: "It may have been deleted, or it belongs to another organization.",
+  409: "Somebody else may have changed it. Reload the page to see its current state.",
+  429: "You have sent too many requests. The page tries again by itself.",
+  500: "The log of the service has the reason.",
+  502: "The page tries again by itself.",
+  503: "The page tries again by itself.",
+  504: "The page tries again by itself.",
+};
+
+/** What happened, without the bare phrase of a status. @param {any} error */
+function errorInWords(error) {
+  const detail = String(error.detail ?? error.message ?? error);
+  return detail === "Not Found" ? "There is nothing at this address." : detail.slice(0, 5000);
+}
+
+/** An error in words with advice, and a button to try again. @param {{error: any, retry?: () => void}} props */
 export function ErrorBox({ error, retry }) {
   if (!error) return null;
-  return html`<div class="error-box" role="alert"><p>${String(error.detail ?? error.message ?? error).slice(0, 5000)}</p>
+  const advice = ADVICE[error.status];
+  return html`<div class="error-box" role="alert"><p>${errorInWords(error)}</p>${advice && html`<p class="hint">${advice}</p>`}
     ${retry && html`<button type="button" onClick=${retry}><${Icon} name="refresh" />Try again</button>`}</div>`;
 }
 

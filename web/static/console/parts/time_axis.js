@@ -17,7 +17,7 @@ const LONG = 1; // a gap is shortened if it is longer than this multiple of the 
 const TICKS = 4;
 
 /** @param {Band} band @param {number} now milliseconds */
-export const endOf = (band, now) => (band.ended_at ? Date.parse(band.ended_at) : Math.max(now, Date.parse(band.started_at)));
+const endOf = (band, now) => (band.ended_at ? Date.parse(band.ended_at) : Math.max(now, Date.parse(band.started_at)));
 
 /**
  * Bands as rows, each followed by those within it. Bands within a closed one are left out.
