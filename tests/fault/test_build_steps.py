@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -41,22 +41,21 @@ CODE = """
 from langgraph.graph import START, MessagesState, StateGraph
 graph = StateGraph(MessagesState).add_node("echo", lambda state: {{}}).add_edge(START, "echo").compile()
 """
-# Functions at which a builder is killed, in the order of a build: before and after the environment is complete.
-ENVIRONMENT_STEPS = (
+# Functions at which a builder is killed, in the order of a build.
+STEPS = (
     ("workers.builder.environments", "_fetch"),
     ("workers.builder.environments", "unpack_command"),
     ("workers.builder.config.manifest", "read"),
     ("workers.builder.python.installer", "resolve"),
     ("workers.builder.python.toolchain", "create_environment"),
     ("workers.builder.python.toolchain", "compile_bytecode"),
-)
-LATER_STEPS = (
     ("workers.builder.inspection", "inspect"),
     ("workers.builder.inspection", "describe_graphs"),
     ("workers.builder.builder", "_Build._keep"),
     ("workers.builder.builder", "_Build._switch"),
     ("workers.builder.publish", "make_default_assistants"),  # within the transaction that switches
 )
+AFTER_THE_SWITCH = ("workers.builder.build_log", "BuildLog.end")
 BACKEND = (
     "[project]\nname = 'own'\nversion = '1'\n"
     "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
@@ -146,49 +145,30 @@ class Case:
 
 
 @greened
-def test_a_build_completes_whatever_step_of_its_environment_its_builders_died_at(world: World) -> None:
-    _completes(world, ENVIRONMENT_STEPS)
-
-
-@greened
-def test_a_build_completes_whatever_step_after_its_environment_its_builders_died_at(world: World) -> None:
-    _completes(world, LATER_STEPS)
-
-
-def _completes(world: World, steps: Sequence[tuple[str, str]]) -> None:
-    """Kill one builder at each step and let the next builder finish. Checks that nothing of the others is left."""
+def test_a_build_completes_whatever_step_its_builders_died_at(world: World) -> None:
     case = Case(world)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revisions, "MAX_ATTEMPTS", len(steps) + 1)
-        for _ in case.die_at(*steps):
-            assert case.row["status"] in ("BUILDING", "DEPLOYING")
-            assert case.active == case.serving
+        patch.setattr(revisions, "MAX_ATTEMPTS", len(STEPS) + 1)
+        dying = case.die_at(*STEPS, AFTER_THE_SWITCH)
+        for _, step in zip(STEPS, dying, strict=False):
+            assert case.row["status"] in ("BUILDING", "DEPLOYING"), step
+            assert case.active == case.serving, step
             case.expire()
+        assert [*dying] == [None]
 
-    row = case.build()
-
-    assert (row["status"], row["attempt"]) == ("DEPLOYED", len(steps) + 1), row["status_message"]
-    assert case.active == case.revision_id
-    root = workspaces.workspace_of(case.settings, case.revision_id).root
-    assert {path.name for path in root.parent.iterdir()} == {root.name, f"{root.name}.lock"}
-
-
-@greened
-def test_a_builder_that_dies_after_the_switch_leaves_nothing_undone(world: World) -> None:
-    case = Case(world)
-
-    for _ in case.die_at(("workers.builder.build_log", "BuildLog.end")):
-        pass
-
-    assert case.row["status"] == "DEPLOYED"
+    # The last one completed the build and died after the switch: nothing is left to do.
+    row = case.row
+    assert (row["status"], row["attempt"]) == ("DEPLOYED", len(STEPS) + 1), row["status_message"]
     assert case.active == case.revision_id
     assert _said(case, "loading 1 graph"), "its log is whole"
+    root = workspaces.workspace_of(case.settings, case.revision_id).root
+    assert {path.name for path in root.parent.iterdir()} == {root.name, f"{root.name}.lock"}
     case.expire()
-    assert (case.build()["attempt"], case.active) == (1, case.revision_id)
+    assert (case.build()["attempt"], case.active) == (len(STEPS) + 1, case.revision_id)
 
 
 @greened
-def test_a_builder_that_stops_gives_its_revision_back_at_once(world: World) -> None:
+def test_a_builder_that_stops_or_loses_its_revision_leaves_it_to_others(world: World) -> None:
     case = Case(world, more="import time; time.sleep(60)")
     builder = Builder(case.settings)
     before = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -211,6 +191,16 @@ def test_a_builder_that_stops_gives_its_revision_back_at_once(world: World) -> N
     builder.build(case.revision_id)
     assert case.row["status"] == "AWAITING_BUILD", "a builder that stops takes nothing more"
 
+    building = gevent.spawn(case.build, lease_seconds=3)
+    wait_until(lambda: _said(case, "loading 1 graph") == 2, 60)
+    with connection() as conn:
+        revisions.lock_deployment(conn, case.deployment_id)
+        revisions.interrupt(conn, case.deployment_id, case.revision_id, reason="stopped")
+    building.get(timeout=30)
+
+    assert case.row["status"] == "INTERRUPTED", "a builder that lost its revision changes nothing"
+    assert case.active == case.serving
+
 
 @greened
 def test_a_builder_that_an_operator_drained_passes_its_messages_on(world: World) -> None:
@@ -225,25 +215,11 @@ def test_a_builder_that_an_operator_drained_passes_its_messages_on(world: World)
     assert [(queue, id) for _, queue, id in notified] == [(broker.BUILDS, case.revision_id)]
 
 
-def _said(case: Case, message: str) -> bool:
+def _said(case: Case, message: str) -> int:
+    """Return how often a line is in the revision's build log."""
     with connection() as conn:
-        query = text("SELECT 1 FROM log_line WHERE revision_id = :id AND message = :message")
-        return conn.execute(query, {"id": case.revision_id, "message": message}).first() is not None
-
-
-@greened
-def test_a_builder_that_lost_its_revision_changes_nothing(world: World) -> None:
-    case = Case(world, more="import time; time.sleep(60)")
-    building = gevent.spawn(case.build, lease_seconds=3)
-    wait_until(lambda: _said(case, "loading 1 graph"), 60)
-
-    with connection() as conn:
-        revisions.lock_deployment(conn, case.deployment_id)
-        revisions.interrupt(conn, case.deployment_id, case.revision_id, reason="stopped")
-    building.get(timeout=30)
-
-    assert case.row["status"] == "INTERRUPTED"
-    assert case.active == case.serving
+        query = text("SELECT count(*) FROM log_line WHERE revision_id = :id AND message = :message")
+        return conn.execute(query, {"id": case.revision_id, "message": message}).scalar_one()
 
 
 @greened
