@@ -150,11 +150,21 @@ def events(stack: Stack, path: str, **headers: str) -> list[tuple[str, str, Any]
     return [(fields["id"], fields["event"], json.loads(fields["data"])) for fields in blocks if fields]
 
 
-def test_a_build_is_streamed_live_and_waited_for_from_its_first_status_to_its_end(stack: Stack) -> None:
-    app = App(stack)
-    id = app.push(project())
+def test_a_build_is_streamed_live_and_its_graph_sees_the_variables_of_secrets_and_configuration(
+    stack: Stack,
+) -> None:
+    app = App(
+        stack, secrets=[{"name": "TOKEN", "value": "s3cret-token"}, {"name": "BOTH", "value": "secret"}]
+    )
+    said = (
+        "'|'.join(__import__('os').environ.get(n, '-') for n in ('TOKEN', 'PLAIN', 'BOTH', 'DATABASE_URL'))"
+    )
+    files = project(said, env={"PLAIN": "given", "BOTH": "configured"})
+    files["agent.py"] += "\nimport os\nprint('the token is', os.environ['TOKEN'])\n"
+    id = app.push(files)
     path = f"/v2/deployments/{app.id}/revisions/{id}"
 
+    # Both ways to wait see the build from its first status to its end.
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(events, stack, path)
         records = waited_for(stack, path)
@@ -167,11 +177,14 @@ def test_a_build_is_streamed_live_and_waited_for_from_its_first_status_to_its_en
     assert [status for status in told if status in wanted] == wanted
     live = [data["message"] for _, name, data in seen if name == "log"]
     assert "\n".join(live) == app.build_log(id)
+    assert "the token is ***" in live
     assert seen[-1][1:] == ("end", {"status": "DEPLOYED"})
     stored = events(stack, path)
     assert stored[-1][1:] == ("end", {"status": "DEPLOYED"})
     middle = stored[len(stored) // 2]
     assert events(stack, path, **{"Last-Event-ID": middle[0]}) == stored[stored.index(middle) + 1 :]
+
+    assert app.says() == "s3cret-token|given|secret|-"
 
 
 def test_a_create_whose_answer_was_lost_is_sent_again(stack: Stack) -> None:
@@ -181,22 +194,6 @@ def test_a_create_whose_answer_was_lost_is_sent_again(stack: Stack) -> None:
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.content == first.content
     assert again.headers["Idempotent-Replayed"] == "true"
-
-
-def test_variables_come_from_secrets_and_from_the_configuration(stack: Stack) -> None:
-    app = App(
-        stack, secrets=[{"name": "TOKEN", "value": "s3cret-token"}, {"name": "BOTH", "value": "secret"}]
-    )
-    said = (
-        "'|'.join(__import__('os').environ.get(n, '-') for n in ('TOKEN', 'PLAIN', 'BOTH', 'DATABASE_URL'))"
-    )
-    files = project(said, env={"PLAIN": "given", "BOTH": "configured"})
-    files["agent.py"] += "\nimport os\nprint('the token is', os.environ['TOKEN'])\n"
-
-    id = app.deployed(files)
-
-    assert app.says() == "s3cret-token|given|secret|-"
-    assert "the token is ***" in app.build_log(id)
 
 
 def test_no_way_out_of_an_error_shows_a_secret(stack: Stack) -> None:
@@ -248,33 +245,6 @@ def test_no_way_out_of_an_error_shows_a_secret(stack: Stack) -> None:
     assert failed["status_message"].endswith("ValueError: no access with ***")
 
 
-def test_a_new_version_takes_over_and_the_old_one_can_come_back(stack: Stack) -> None:
-    app = App(stack, secrets=[{"name": "WHO", "value": "old"}])
-    first = app.deployed(project("'one of ' + __import__('os').environ['WHO']"))
-    second = app.deployed(
-        project("'two of ' + __import__('os').environ['WHO']"), secrets=[{"name": "WHO", "value": "new"}]
-    )
-    assert app.says() == "two of new"
-
-    again = app.call("POST", f"/v2/deployments/{app.id}/revisions/{first}/redeploy")["latest_revision_id"]
-
-    assert again not in (first, second)
-    assert app.ended(again)["status"] == "DEPLOYED"
-    assert app.record()["active_revision_id"] == again
-    assert app.says() == "one of old"
-    listed = app.call("GET", f"/v2/deployments/{app.id}/revisions")["resources"]
-    assert [entry["id"] for entry in listed] == [again, second, first]
-
-
-def test_of_three_quick_pushes_the_last_one_wins(stack: Stack) -> None:
-    app = App(stack)
-
-    ids = [app.push(project(f"'{word}'")) for word in ("one", "two", "three")]
-
-    assert [app.ended(id)["status"] for id in ids] == ["DEPLOYED", "SKIPPED", "DEPLOYED"]
-    assert app.says() == "three"
-
-
 def at_work(path: Path) -> list[psutil.Process]:
     """Return the processes that refer to a path below this folder."""
     found = []
@@ -287,19 +257,40 @@ def at_work(path: Path) -> list[psutil.Process]:
     return found
 
 
-def test_an_interrupted_build_stops_and_the_next_one_goes(stack: Stack) -> None:
-    app = App(stack)
+def test_new_versions_replace_each_other_and_an_old_one_comes_back(stack: Stack) -> None:
+    old, new = ([{"name": "WHO", "value": who}] for who in ("old", "new"))
+    app = App(stack, secrets=old)
+    one, two, three = (
+        project(f"'{word} of ' + __import__('os').environ['WHO']") for word in ("one", "two", "three")
+    )
+
+    # Of three quick pushes, the last one wins.
+    first, skipped = app.push(one), app.push(two)
+    last = app.push(three, secrets=new)
+    assert [app.ended(id)["status"] for id in (first, skipped, last)] == ["DEPLOYED", "SKIPPED", "DEPLOYED"]
+    assert app.says() == "three of new"
+
+    # The first one comes back with its secrets.
+    again = app.call("POST", f"/v2/deployments/{app.id}/revisions/{first}/redeploy")["latest_revision_id"]
+    assert again not in (first, skipped, last)
+    assert app.ended(again)["status"] == "DEPLOYED"
+    assert app.record()["active_revision_id"] == again
+    assert app.says() == "one of old"
+    listed = app.call("GET", f"/v2/deployments/{app.id}/revisions")["resources"]
+    assert [entry["id"] for entry in listed] == [again, last, skipped, first]
+
+    # An interrupted build stops, and the next one goes.
     id = app.push(project() | {"agent.py": "import time; time.sleep(600)"})
     wait_until(lambda: "loading" in app.build_log(id), BUILD_SECONDS, what="the graphs to be loaded")
     folder = stack.data_dir / "revisions" / id
     assert at_work(folder)
-    following = app.push(project("'after'"))
+    following = app.push(three, secrets=new)
     assert app.revision(following)["status"] == "QUEUED"
 
     app.call("POST", f"/v2/deployments/{app.id}/revisions/{id}/interrupt")
 
     assert app.revision(id)["status"] == "INTERRUPTED"
     assert app.ended(following)["status"] == "DEPLOYED"
-    assert app.says() == "after"
+    assert app.says() == "three of new"
     wait_until(lambda: not at_work(folder), BUILD_SECONDS, what="the build's processes to end")
     wait_until(lambda: not folder.exists(), BUILD_SECONDS, what="its files to go")
