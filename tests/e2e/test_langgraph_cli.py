@@ -36,6 +36,7 @@ SECRET = "cookie-recipe-4711"
 NAME = "my-agent-app-v2"
 DEPLOY = ("deploy", "--no-input", "--remote")
 DEPLOY_SECONDS = 90
+CONFLICT = "langgraph==0.2.0\n"  # the service needs a newer one
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # from the command
 
@@ -256,26 +257,31 @@ def test_a_monorepo_with_variables_of_its_own_is_deployed_by_name_and_then_by_id
     assert len(stack.client.get(f"/v2/deployments/{made['id']}/revisions").json()["resources"]) == 2
 
 
-def test_an_agent_has_one_deployment_in_an_environment(stack: Stack, cli: LangGraph) -> None:
-    here = LangGraph(stack, write(cli.folder / "agent", "hello"), cli.variables)
-    (here.folder / "agent.py").write_text("raise SystemExit('built in another test')\n")
+@pytest.fixture
+def unbuildable(stack: Stack, cli: LangGraph) -> LangGraph:
+    """The command in the folder of a project that fails before its code is loaded."""
+    return LangGraph(stack, write(cli.folder / "goes", "never", requirements=CONFLICT), cli.variables)
+
+
+def test_an_agent_has_one_deployment_in_an_environment(stack: Stack, unbuildable: LangGraph) -> None:
     agent = ("--agent-id", "support", "--agent-environment", "staging")
-    printed = here.run(*DEPLOY, *agent, "--no-wait")
+    printed = unbuildable.run(*DEPLOY, *agent, "--no-wait")
     assert "Deployment name: agent-support-staging" in printed
     id = stack.record("agent-support-staging")["id"]
-    assert f"Found existing deployment (ID: {id})" in here.run(*DEPLOY, *agent, "--no-wait")
-    listed = json.loads(here.run("deploy", "list", "--json", *agent).splitlines()[0])
+    assert f"Found existing deployment (ID: {id})" in unbuildable.run(*DEPLOY, *agent, "--no-wait")
+    listed = json.loads(unbuildable.run("deploy", "list", "--json", *agent).splitlines()[0])
     assert listed == [{"id": id, "name": "agent-support-staging"}]
 
 
-def test_a_deleted_deployment_is_gone_at_once_and_its_name_is_free(stack: Stack, cli: LangGraph) -> None:
-    here = LangGraph(stack, write(cli.folder / "goes", "hello"), cli.variables)
-    here.run(*DEPLOY, "--no-wait")
+def test_a_deleted_deployment_is_gone_at_once_and_its_name_is_free(
+    stack: Stack, unbuildable: LangGraph
+) -> None:
+    unbuildable.run(*DEPLOY, "--no-wait")
     id = stack.record("goes")["id"]
-    assert f"Deleted deployment {id}." in here.run("deploy", "delete", "--force", id)
-    assert "No deployments found." in here.run("deploy", "list", "--name-contains", "goes")
-    assert "404" in here.run("deploy", "delete", "--force", id, exit_code=1)
-    here.run(*DEPLOY, "--no-wait")
+    assert f"Deleted deployment {id}." in unbuildable.run("deploy", "delete", "--force", id)
+    assert "No deployments found." in unbuildable.run("deploy", "list", "--name-contains", "goes")
+    assert "404" in unbuildable.run("deploy", "delete", "--force", id, exit_code=1)
+    unbuildable.run(*DEPLOY, "--no-wait")
     assert stack.record("goes")["id"] != id
 
 

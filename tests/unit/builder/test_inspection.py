@@ -168,6 +168,7 @@ def test_middleware_fails_the_build_unless_it_is_said_to_be_for_the_app_s_own_ro
     ) as no:
         inspection.describe_user_code(answer, with_app(), log)
 
+    assert no.value.step == "configuration"
     assert '"middleware_scope": "custom_routes"' in no.value.message
     assert inspection.describe_user_code(answer, with_app(middleware_scope="custom_routes"), log)
     assert log == []
