@@ -78,6 +78,8 @@ def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(b:
     assert (row["status"], row["error"]["error"]) == ("error", "RunAbandoned")
     assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
     assert "SIGKILL (3 times in a row)" in row["error"]["message"]
+    thread = b.thread(poison)
+    assert (thread["status"], thread["error"]["error"]) == ("error", "RunAbandoned")
     for run_id in others:
         b.wait(run_id)
     rows = [b.row(run_id) for run_id in others]
