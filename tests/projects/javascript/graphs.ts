@@ -1,0 +1,174 @@
+/** Graphs that show one behaviour of the Node host each. */
+
+import { Document } from "@langchain/core/documents";
+import { HumanMessage } from "@langchain/core/messages";
+import {
+  Annotation, END, MessagesAnnotation, START, StateGraph, getWriter, interrupt, type LangGraphRunnableConfig,
+} from "@langchain/langgraph";
+import { z } from "zod";
+
+const State = Annotation.Root({
+  text: Annotation<string>,
+  log: Annotation<unknown[]>({ reducer: (left, right) => left.concat(right), default: () => [] }),
+  kept: Annotation<unknown>,
+});
+type State = typeof State.State;
+
+function chain(...nodes: ((state: State, config: LangGraphRunnableConfig) => unknown)[]) {
+  const builder = new StateGraph(State) as any;
+  let before: string = START;
+  for (const node of nodes) {
+    builder.addNode(node.name, node);
+    builder.addEdge(before, node.name);
+    before = node.name;
+  }
+  return builder.addEdge(before, END);
+}
+
+export const echo = new StateGraph(MessagesAnnotation)
+  .addNode("echo", (state) => ({ messages: [new HumanMessage(`echo ${state.messages.at(-1)?.content}`)] }))
+  .addEdge(START, "echo")
+  .compile();
+
+const one = () => ({ log: ["one"] });
+const two = () => ({ log: ["two"] });
+const three = () => ({ log: ["three"] });
+export const steps = chain(one, two, three).compile();
+export const builder = chain(one, two);
+export const promised = Promise.resolve(chain(one).compile());
+export const made = async (config: LangGraphRunnableConfig) => chain(() => ({ log: [config.configurable?.wish] })).compile();
+export const wrapped = { graph: chain(one).compile() };
+export const wrong = () => "no graph";
+export const text = "no graph";
+
+const first = () => ({ log: [interrupt("first?"), interrupt("second?")] });
+export const asks_twice = chain(first).compile();
+
+const parallel = new StateGraph(State)
+  .addNode("left", () => ({ log: [interrupt("left?")] }))
+  .addNode("middle", () => ({ log: ["middle"] }))
+  .addNode("right", () => ({ log: [interrupt("right?")] }))
+  .addNode("last", () => ({ log: ["last"] }));
+for (const name of ["left", "middle", "right"] as const) {
+  parallel.addEdge(START, name).addEdge(name, "last");
+}
+export const parallels = parallel.compile();
+
+class Broken extends Error {}
+const fail = () => {
+  throw new Broken("it broke");
+};
+export const fails = chain(one, fail).compile();
+
+const sleep = (_: State, config: LangGraphRunnableConfig) =>
+  new Promise((resolve, reject) => {
+    getWriter()?.("sleeping");
+    const timer = setTimeout(resolve, 60_000, {});
+    config.signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(new Error("aborted"));
+    });
+  });
+export const sleeps = chain(sleep).compile();
+const swallow = async () => {
+  getWriter()?.("sleeping");
+  await new Promise((resolve) => setTimeout(resolve, 1_000));
+  console.log("still here");
+  return { log: ["late"] };
+};
+export const swallows = chain(swallow).compile();
+
+const keep = (state: State) => ({
+  kept: {
+    date: new Date(0),
+    map: new Map([["a", new Set([1])]]),
+    big: 12345678901234567890n,
+    bytes: new Uint8Array([1, 2]),
+    missing: undefined,
+    infinite: Infinity,
+    document: new Document({ pageContent: "page", metadata: { n: 1 } }),
+    pattern: /a+/gi,
+    error: new TypeError("wrong"),
+    client: state.text ? JSON.parse(state.text) : null,
+  },
+});
+const tell = ({ kept }: State) => {
+  const found = kept as any;
+  return {
+    log: [
+      found.date instanceof Date, found.map.get("a").has(1), typeof found.big, found.bytes instanceof Uint8Array,
+      "missing" in found, found.infinite, found.document instanceof Document, found.pattern.flags,
+      found.error.name, JSON.stringify(found.client),
+    ],
+  };
+};
+export const keeps = chain(keep, tell).compile({ interruptBefore: ["tell"] });
+const keepFunction = () => ({ kept: { inner: () => 1 } });
+export const keeps_function = chain(keepFunction).compile();
+
+const print = () => {
+  console.log("one\ntwo");
+  console.error(new Broken("printed"));
+  process.stdout.write("part ");
+  process.stdout.write("of a line\n");
+  return {};
+};
+export const prints = chain(print).compile();
+const exitNow = () => process.exit(7);
+export const exits = chain(exitNow).compile();
+const throwLater = async () => {
+  setTimeout(() => {
+    throw new Broken("thrown later");
+  });
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  return { log: ["done"] };
+};
+export const throws_later = chain(throwLater).compile();
+const rejectLater = async () => {
+  void Promise.reject(new Broken("not awaited"));
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  return { log: ["done"] };
+};
+export const rejects_later = chain(rejectLater).compile();
+function block() {
+  const end = Date.now() + 7_500;
+  while (Date.now() < end);
+  return { log: ["over"] };
+}
+export const blocks = chain(block).compile();
+const patch = () => {
+  JSON.stringify = () => "patched";
+  return { log: ["patched"] };
+};
+export const patches = chain(patch).compile();
+const flood = () => {
+  for (let count = 0; count < 200; count++) {
+    getWriter()?.("x".repeat(100_000));
+  }
+  return {};
+};
+export const floods = chain(flood).compile();
+
+const look = (_: State, config: LangGraphRunnableConfig) => ({ log: [config.context, config.configurable?.colour ?? null] });
+export const looks = chain(look).compile();
+export const checks_context = new StateGraph(State, z.object({ depth: z.number() }))
+  .addNode("look", look)
+  .addEdge(START, "look")
+  .compile();
+
+const store = async (_: State, config: LangGraphRunnableConfig) => {
+  await config.store!.put(["a"], "key", { n: 1 });
+  const item = await config.store!.get(["a"], "key");
+  const found = await config.store!.search(["a"]);
+  const namespaces = await config.store!.listNamespaces({ prefix: ["a"] });
+  await config.store!.delete(["a"], "key");
+  return { log: [item?.value, item?.createdAt instanceof Date, found.length, namespaces] };
+};
+export const stores = chain(store).compile();
+
+export const described = new StateGraph(z.object({ topic: z.string().describe("the topic"), depth: z.number().optional() }))
+  .addNode("inner", echo as any)
+  .addNode("end", () => ({}))
+  .addEdge(START, "inner")
+  .addEdge("inner", "end")
+  .compile();

@@ -1,0 +1,170 @@
+/** The graphs of the project `streamed` in TypeScript. Their streams are compared with those of the Python graphs. */
+
+import { dispatchCustomEvent } from "@langchain/core/callbacks/dispatch";
+import type { CallbackManagerForLLMRun } from "@langchain/core/callbacks/manager";
+import { BaseChatModel } from "@langchain/core/language_models/chat_models";
+import { AIMessage, AIMessageChunk, type BaseMessage } from "@langchain/core/messages";
+import { ChatGenerationChunk } from "@langchain/core/outputs";
+import { RunnableLambda } from "@langchain/core/runnables";
+import { tool } from "@langchain/core/tools";
+import {
+  Annotation, Command, MessagesAnnotation, START, Send, StateGraph, getWriter, interrupt,
+} from "@langchain/langgraph";
+import { ToolNode, toolsCondition } from "@langchain/langgraph/prebuilt";
+import { z } from "zod";
+
+const State = Annotation.Root({
+  text: Annotation<string>,
+  log: Annotation<unknown[]>({ reducer: (left, right) => left.concat(right), default: () => [] }),
+});
+type State = typeof State.State;
+const Chat = MessagesAnnotation;
+type Chat = typeof Chat.State;
+
+/** A model that says these words; one with a tool calls it first. */
+class Speaker extends BaseChatModel {
+  words: string[];
+  tool?: string;
+  before?: (word: string) => Promise<void>;
+
+  constructor(fields: { words: string[]; tool?: string; before?: (word: string) => Promise<void> }) {
+    super({});
+    this.words = fields.words;
+    this.tool = fields.tool;
+    this.before = fields.before;
+  }
+
+  _llmType() {
+    return "speaker";
+  }
+
+  async _generate(): Promise<never> {
+    throw new Error("it only streams");
+  }
+
+  async *_streamResponseChunks(
+    messages: BaseMessage[],
+    _options: this["ParsedCallOptions"],
+    manager?: CallbackManagerForLLMRun,
+  ): AsyncGenerator<ChatGenerationChunk> {
+    if (this.tool !== undefined && messages.at(-1)?.getType() !== "tool") {
+      for (const args of ["", '{"city": ', '"Rome"}']) {
+        const call = args
+          ? { args, index: 0, type: "tool_call_chunk" as const }
+          : { name: this.tool, args, id: "call-1", index: 0, type: "tool_call_chunk" as const };
+        yield* this.said(new AIMessageChunk({ content: "", tool_call_chunks: [call] }), manager);
+      }
+      return;
+    }
+    for (const word of this.words) {
+      await this.before?.(word);
+      yield* this.said(new AIMessageChunk(word), manager);
+    }
+  }
+
+  async *said(message: AIMessageChunk, manager?: CallbackManagerForLLMRun) {
+    const chunk = new ChatGenerationChunk({ message, text: String(message.content) });
+    yield chunk;
+    await manager?.handleLLMNewToken(chunk.text, undefined, undefined, undefined, undefined, { chunk });
+  }
+}
+
+// A model that calls a tool, which writes
+
+const weather = tool(
+  async ({ city }: { city: string }) => {
+    getWriter()?.({ "looks at": city });
+    return `sunny in ${city}`;
+  },
+  { name: "weather", description: "The weather of a city.", schema: z.object({ city: z.string() }) },
+);
+
+export const agent = new StateGraph(Chat)
+  .addNode("think", async (state: Chat) => ({
+    messages: [await new Speaker({ words: ["it ", "is"], tool: "weather" }).invoke(state.messages)],
+  }))
+  .addNode("tools", new ToolNode([weather]))
+  .addEdge(START, "think")
+  .addConditionalEdges("think", toolsCondition)
+  .addEdge("tools", "think")
+  .compile({ name: "agent" });
+
+// Two floors of subgraphs: a model below, a message returned whole above it
+
+const inner = new StateGraph(Chat)
+  .addNode("prepare", async () => {
+    getWriter()?.("prepared");
+    return {};
+  })
+  .addNode("speak", async (state: Chat) => ({
+    messages: [await new Speaker({ words: ["in", "side"] }).invoke(state.messages)],
+  }))
+  .addEdge(START, "prepare")
+  .addEdge("prepare", "speak");
+const outer = new StateGraph(Chat)
+  .addNode("inner", inner.compile())
+  .addNode("say", async () => ({ messages: [new AIMessage({ content: "whole", id: "whole" })] }))
+  .addEdge(START, "inner")
+  .addEdge("inner", "say");
+export const nested = new StateGraph(Chat).addNode("outer", outer.compile()).addEdge(START, "outer").compile();
+
+// An interrupt in the root, then one in a subgraph
+
+const below = new StateGraph(State)
+  .addNode("one", async () => ({ log: ["one"] }))
+  .addNode("ask_below", async () => ({ log: [interrupt({ question: "below?" })] }))
+  .addEdge(START, "one")
+  .addEdge("one", "ask_below");
+export const asks = new StateGraph(State)
+  .addNode("ask", async () => ({ log: [interrupt("above?")] }))
+  .addNode("below", below.compile())
+  .addEdge(START, "ask")
+  .addEdge("ask", "below")
+  .compile();
+
+// Two models at once, which take turns
+
+async function talk() {
+  const order = ["l1", "r1", "l2", "left is over", "r2"];
+  const turn = async (word: string) => {
+    while (order[0] !== word) {
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+    order.shift();
+  };
+  const left = async () => {
+    const said = await new Speaker({ words: ["l1", "l2"], before: turn }).invoke("hi");
+    await turn("left is over");
+    return said;
+  };
+  const right = new Speaker({ words: ["r1", "r2"], before: turn }).invoke("hi");
+  return { messages: await Promise.all([left(), right]) };
+}
+
+export const both = new StateGraph(Chat).addNode("talk", talk).addEdge(START, "talk").compile();
+
+// What nodes write themselves, and how they send work on
+
+const plus = RunnableLambda.from((number: number) => number + 1).withConfig({ runName: "plus", tags: ["mine"] });
+
+export const writes = new StateGraph(State)
+  .addNode(
+    "write",
+    async () => {
+      const writer = getWriter();
+      writer?.({ n: 1 });
+      writer?.("text");
+      await dispatchCustomEvent("mine", { x: 1 });
+      await plus.invoke(1);
+      return new Command({ update: { log: ["write"] }, goto: [new Send("leaf", { text: "a" })] });
+    },
+    { ends: ["leaf"] },
+  )
+  .addNode("leaf", async (state: State) => {
+    getWriter()?.([1, 2]);
+    return { log: [`leaf ${state.text}`] };
+  })
+  .addNode("silent", async () => null)
+  .addEdge(START, "write")
+  .addEdge("leaf", "silent")
+  .compile();

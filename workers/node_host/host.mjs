@@ -1,0 +1,285 @@
+/**
+ * The graph host's process: load the graphs, report READY, execute the runs that the runner sends.
+ *
+ * The configuration is JSON in the variable GRAPH_HOST_CONFIG. `workers/graph_host/host.py` documents its keys.
+ */
+
+import { Serializer } from "./checkpoints/serializer.mjs";
+import { makeSaver } from "./checkpoints/saver.mjs";
+import { Connection } from "./connection.mjs";
+import { current } from "./current.mjs";
+import { Execution } from "./execution.mjs";
+import * as frames from "./frames.mjs";
+import { LibraryFailed } from "./libraries.mjs";
+import { LoadFailed, libraryOf, loadAll } from "./loading.mjs";
+import { masked } from "./masking.mjs";
+import { LOGGER, Limiter, shortStack, userStack } from "./output.mjs";
+import { Query, refusal } from "./queries.mjs";
+import { dumps, errorName, errorRecord, errorText, loads } from "./serialization.mjs";
+import { answerEmbed, loadIndex, makeStore } from "./store.mjs";
+import { watchLoop } from "./watch.mjs";
+
+const { stringify } = JSON;
+const { setImmediate, setTimeout } = globalThis;
+
+const EXIT_UNUSABLE = 3;
+const TRACING_MS = 1000;
+const LEVELS = {
+  error: "ERROR", warn: "WARNING", info: "INFO", http: "INFO", verbose: "DEBUG", debug: "DEBUG", silly: "DEBUG",
+};
+
+/** A node called `process.exit`. */
+class ProcessExit extends Error {
+  name = "ProcessExit";
+}
+
+/** The loaded graphs and the runs in progress. */
+export class Host {
+  #config;
+  #connection;
+  #limiter;
+  #limits;
+  #library;
+  #shared;
+  #entries = new Map();
+  #runs = new Map();
+  #index = null;
+  #damage = null;
+  #isReady = false;
+  #isStopping = false;
+
+  /**
+   * @param {number} descriptor of the socket
+   * @param {any} config
+   */
+  constructor(descriptor, config) {
+    const { event_bytes: eventBytes, state_bytes: stateBytes, checkpoint_bytes: checkpointBytes } =
+      config.limits ?? {};
+    this.#config = config;
+    this.#limits = {
+      eventBytes: eventBytes ?? 1 << 20,
+      stateBytes: stateBytes ?? 16 << 20,
+      checkpointBytes: checkpointBytes ?? 32 << 20,
+    };
+    const noteUnsent = watchLoop(descriptor);
+    this.#connection = new Connection(descriptor, (...frame) => this.#onFrame(...frame), noteUnsent);
+    this.#limiter = new Limiter(this.#connection);
+  }
+
+  /** Load the project and report READY. */
+  async serve() {
+    this.#limiter.capture();
+    this.#guard();
+    this.#makeGlobals();
+    await this.#load();
+    if (this.#config.inspect) {
+      await this.#reportInspection();
+      return;
+    }
+    this.#isReady = true;
+    const ready = { graphs: [...this.#entries.keys()], versions: this.#library.versions };
+    this.#connection.send(frames.READY, frames.NOBODY, stringify(ready));
+  }
+
+  async #load() {
+    try {
+      const { graphs, store } = this.#config;
+      const { library, folder } = await libraryOf(graphs);
+      this.#library = library;
+      this.#index = store?.index ? await loadIndex(store.index) : null;
+      const saver = makeSaver(library, this.#limits.checkpointBytes);
+      const graphStore = makeStore(library, this.#connection, this.#index);
+      this.#shared = {
+        connection: this.#connection,
+        limiter: this.#limiter,
+        serializer: new Serializer(library),
+        saver,
+        versions: library.versions,
+        limits: this.#limits,
+      };
+      this.#entries = await loadAll(graphs, { library, folder, saver, store: graphStore });
+    } catch (error) {
+      if (error instanceof LibraryFailed) {
+        this.#exitUnusable("environment", error.message);
+      }
+      this.#exitUnusable("load", error instanceof LoadFailed ? error.message : shortStack(error));
+    }
+  }
+
+  async #reportInspection() {
+    const { describeAll } = await import("./inspection.mjs"); // hosts of runs do without it
+    let graphs;
+    try {
+      graphs = await describeAll(this.#entries, this.#library);
+    } catch (error) {
+      this.#exitUnusable("inspect", shortStack(error));
+    }
+    this.#limiter.finish();
+    const ready = { graphs, versions: this.#library.versions, user_code: { auth: null, app: null } };
+    this.#connection.send(frames.READY, frames.NOBODY, dumps(ready));
+    this.#connection.flushAndExit(0);
+  }
+
+  #exitUnusable(step, message) {
+    this.#limiter.finish();
+    const body = stringify({ error: { step, message: masked(message).toWellFormed() } });
+    this.#connection.send(frames.READY, frames.NOBODY, body);
+    this.#connection.flushAndExit(EXIT_UNUSABLE);
+  }
+
+  /** Keep the process alive for the other runs when a node fails outside of its promise or ends the process. */
+  #guard() {
+    process.on("uncaughtException", (error) => {
+      if (!this.#isReady) {
+        this.#exitUnusable("load", shortStack(error));
+      }
+      this.#limiter.emit("ERROR", LOGGER, `uncaught exception\n${userStack(error)}`);
+      this.#damage ??= `a node threw outside of its promise: ${masked(errorName(error))}: ${errorText(error)}`;
+      this.#sendCondition();
+    });
+    process.on("unhandledRejection", (reason) => {
+      this.#limiter.emit("ERROR", LOGGER, `unhandled rejection\n${userStack(reason)}`);
+    });
+    const exit = (code) => {
+      const shown = code ?? process.exitCode ?? 0;
+      if (current() !== undefined) {
+        throw new ProcessExit(`a node called process.exit(${shown})`);
+      }
+      this.#exitUnusable("load", `the project called process.exit(${shown})`);
+    };
+    process.exit = exit;
+    process.reallyExit = exit;
+    process.abort = () => exit(134);
+  }
+
+  /** Make what LangGraph's libraries expect of a server, before the first import. */
+  #makeGlobals() {
+    const methods = Object.entries(LEVELS).map(([name, level]) => [
+      name,
+      (...parts) => this.#limiter.emit(level, "langgraph", parts.map(shownPart).join(" ")),
+    ]);
+    globalThis[Symbol.for("langgraph.api.sdk-logger")] = Object.fromEntries(methods);
+  }
+
+  #onFrame(kind, id, body) {
+    switch (kind) {
+      case frames.RUN:
+        this.#onRun(id, body);
+        break;
+      case frames.CANCEL:
+        this.#runs.get(id)?.cancel();
+        break;
+      case frames.WIDEN:
+        this.#runs.get(id)?.widen(loads(body).stream_mode);
+        break;
+      case frames.PING:
+        this.#connection.send(frames.PONG, id, this.#condition());
+        break;
+      case frames.STOP:
+        this.#stop();
+        break;
+      case frames.QUERY:
+        this.#onQuery(id, loads(body));
+        break;
+      case frames.OPEN:
+        this.#onOpen(id);
+        break;
+      case frames.CHECK:
+        this.#check(body);
+        break;
+    }
+  }
+
+  #onRun(id, body) {
+    const [document, input, ...stored] = frames.unpack(body);
+    const spec = loads(document);
+    const entry = this.#entries.get(spec.graph_id);
+    if (entry === undefined) {
+      const names = [...this.#entries.keys()].join(", ");
+      this.#refuse(id, { error: "GraphNotFound", message: `no graph '${spec.graph_id}': there are ${names}` });
+      return;
+    }
+    const execution = new Execution(this.#shared, entry, id, spec, input, stored);
+    this.#runs.set(id, execution);
+    execution.start().finally(() => {
+      this.#runs.delete(id);
+      if (this.#damage !== null) {
+        this.#sendCondition();
+      }
+    });
+  }
+
+  #refuse(id, error) {
+    const document = {
+      status: "error", error, thread_status: "error", interrupts: {}, state: null, unchanged: true,
+    };
+    this.#connection.send(frames.EVENT, id, `error\n${dumps(error)}`);
+    const parts = [dumps(document), "null", dumps({ __error__: error })];
+    this.#connection.send(frames.DONE, id, frames.pack(parts));
+  }
+
+  async #onQuery(id, document) {
+    const { op, graph_id: graphId } = document;
+    if (op === "embed") {
+      this.#answer(id, await this.#embedded(document));
+    } else if (op === "authenticate" || op === "authorize") {
+      this.#answer(id, dumps({ failed: "this revision has no auth" }));
+    } else if (!this.#entries.has(graphId)) {
+      this.#answer(id, refusal({ error: "GraphNotFound", message: `no graph '${graphId}'` }, "invalid"));
+    } else {
+      await new Query(this.#shared, this.#entries.get(graphId), id, document).run();
+    }
+  }
+
+  async #embedded({ ops }) {
+    try {
+      return dumps(await answerEmbed(this.#index, ops));
+    } catch (error) {
+      return refusal(errorRecord(error)); // any error of the project's embeddings
+    }
+  }
+
+  #answer(id, document) {
+    this.#connection.send(frames.ANSWER, id, frames.pack([document]));
+  }
+
+  #onOpen(id) {
+    const failed = stringify({ message: "this revision has no app" });
+    this.#connection.send(frames.PART, id, `${frames.FAILED}${failed}`);
+  }
+
+  /** Answer a CHECK: which of these runs are in progress. Uses what a run needs, too: the decoder, a turn, the encoder. */
+  #check(body) {
+    const ids = loads(body);
+    setImmediate(() => {
+      const running = ids.filter((id) => this.#runs.has(id));
+      this.#connection.send(frames.CHECKED, frames.NOBODY, dumps(running));
+    });
+  }
+
+  #sendCondition() {
+    this.#connection.send(frames.PONG, frames.NOBODY, this.#condition());
+  }
+
+  /** Return the body of a PONG. Nothing is ever queued or starved: one thread executes all nodes. */
+  #condition() {
+    return this.#damage === null ? "" : stringify({ queued: 0, starved: [], damage: this.#damage });
+  }
+
+  /** Wait for the callbacks that trace runs, and exit. */
+  async #stop() {
+    if (this.#isStopping) {
+      return;
+    }
+    this.#isStopping = true;
+    const timeout = new Promise((resolve) => setTimeout(resolve, TRACING_MS));
+    await Promise.race([this.#library?.awaitAllCallbacks(), timeout]);
+    this.#limiter.finish();
+    this.#connection.flushAndExit(0);
+  }
+}
+
+function shownPart(part) {
+  return typeof part === "string" ? part : part instanceof Error ? userStack(part) : dumps(part);
+}
+

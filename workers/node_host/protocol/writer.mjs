@@ -1,0 +1,5 @@
+/** A placeholder of the second view of a run. */
+export class ProtocolWriter {
+  handlers = new Map();
+  close() {}
+}

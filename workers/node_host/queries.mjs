@@ -1,0 +1,195 @@
+/**
+ * Queries: graph work other than runs, such as reading a thread's state or history, and updating its state.
+ * `workers/graph_host/queries.py` documents the documents.
+ *
+ * The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the data
+ * to store, so that the runner can store it in one transaction.
+ */
+
+import { RunCheckpoints, configured } from "./checkpoints/run_checkpoints.mjs";
+import { Overlay } from "./checkpoints/storage.mjs";
+import { storage as currentStorage } from "./current.mjs";
+import * as frames from "./frames.mjs";
+import { AUTH_USER, commandOf, configurableOf, queryConfig } from "./inputs.mjs";
+import { emptyRecord, interruptsByTask, isSnapshot, readState, stateRecord } from "./outcome.mjs";
+import { dumps, errorRecord, withoutNul } from "./serialization.mjs";
+
+const { stringify } = JSON;
+const { byteLength } = Buffer;
+const MAX_ANSWER_BYTES = 48 * 1024 * 1024; // less than the limit of a frame
+
+/** An update is addressed to a subgraph that does not exist. */
+class UnknownSubgraph extends Error {
+  name = "InvalidUpdateError";
+}
+
+/** One query in progress. */
+export class Query {
+  #shared;
+  #entry;
+  #id;
+  #document;
+  #threadId;
+  #storage;
+  #checkpoints;
+
+  /**
+   * @param {import("./execution.mjs").Shared} shared
+   * @param {import("./loading.mjs").LoadedGraph} entry
+   * @param {string} id
+   * @param {any} document
+   */
+  constructor(shared, entry, id, document) {
+    this.#shared = shared;
+    this.#entry = entry;
+    this.#id = id;
+    this.#document = document;
+    this.#threadId = String(document.thread_id);
+    this.#storage = new Overlay(shared.connection, id, this.#threadId);
+    this.#checkpoints = new RunCheckpoints({
+      threadId: this.#threadId,
+      storage: this.#storage,
+      serializer: shared.serializer,
+      metadata: {
+        ...configured(configurableOf(document)),
+        thread_id: this.#threadId,
+        graph_id: entry.graphId,
+        langgraph_version: shared.versions.langgraph,
+        ...document.metadata,
+      },
+      shipsAll: true,
+    });
+  }
+
+  /** Compute and send the answer. Errors become refusals. */
+  async run() {
+    const current = {
+      id: this.#id, checkpoints: this.#checkpoints, user: configurableOf(this.#document)[AUTH_USER],
+    };
+    const parts = await currentStorage.run(current, () => this.#answered());
+    current.isOver = true;
+    this.#checkpoints.close();
+    this.#shared.connection.send(frames.ANSWER, this.#id, frames.pack(parts));
+  }
+
+  async #answered() {
+    try {
+      const parts = await this.#answer(await this.#entry.open(queryConfig(this.#document)));
+      if (parts.reduce((sum, part) => sum + byteLength(part), 0) > MAX_ANSWER_BYTES) {
+        const error = { error: "AnswerTooLarge", message: "the answer is too large: ask for less" };
+        return [refusal(error, "too_large")];
+      }
+      return parts;
+    } catch (error) {
+      return [refusal(errorRecord(error), error?.name === "InvalidUpdateError" ? "invalid" : "failed")];
+    }
+  }
+
+  async #answer(graph) {
+    switch (this.#document.op) {
+      case "state":
+        return [dumps(await this.#state(graph))];
+      case "history":
+        return [dumps(await this.#history(graph))];
+      case "update":
+        return await this.#update(graph);
+      default:
+        return [refusal({ error: "UnknownQuery", message: `this host cannot answer '${this.#document.op}'` })];
+    }
+  }
+
+  async #state(graph) {
+    const { checkpoint, subgraphs } = this.#document;
+    if (!(await hasNamespace(graph, checkpoint?.checkpoint_ns))) {
+      return emptyState(this.#threadId, checkpoint ?? {});
+    }
+    const config = queryConfig(this.#document, checkpoint);
+    const snapshot = await graph.getState(config, { subgraphs: Boolean(subgraphs) });
+    return stateDocument(snapshot, this.#checkpoints, { isDeep: Boolean(subgraphs) });
+  }
+
+  async #history(graph) {
+    const { limit, before, filter, checkpoint_ns: ns, values = true } = this.#document;
+    if (!(await hasNamespace(graph, ns))) {
+      return [];
+    }
+    const config = queryConfig(this.#document, { checkpoint_ns: ns });
+    const options = {
+      limit,
+      ...(filter && Object.keys(filter).length ? { filter } : {}),
+      ...(before ? { before: { configurable: { checkpoint_id: before } } } : {}),
+    };
+    const states = [];
+    for await (const snapshot of graph.getStateHistory(config, options)) {
+      states.push(stateDocument(snapshot, this.#checkpoints, { hasValues: values }));
+    }
+    return states;
+  }
+
+  async #update(graph) {
+    const { checkpoint, supersteps } = this.#document;
+    const ns = checkpoint?.checkpoint_ns;
+    if (!(await hasNamespace(graph, ns))) {
+      throw new UnknownSubgraph(`Subgraph ${ns} not found`);
+    }
+    const { langgraph } = this.#entry;
+    const steps = supersteps.map((updates) => ({ updates: updates.map((update) => updateOf(update, langgraph)) }));
+    const written = await graph.bulkUpdateState(queryConfig(this.#document, checkpoint), steps);
+    const snapshot = await readState(graph, queryConfig(this.#document));
+    const answer = {
+      checkpoint: {
+        thread_id: this.#threadId,
+        checkpoint_ns: written.configurable?.checkpoint_ns ?? "",
+        checkpoint_id: written.configurable?.checkpoint_id ?? null,
+      },
+      state: stateRecord(snapshot, this.#checkpoints),
+      interrupts: interruptsByTask(snapshot, this.#checkpoints),
+      written: this.#storage.written.map(([kind, header, blobs]) => [kind, header, blobs.length]),
+    };
+    const blobs = this.#storage.written.flatMap(([, , parts]) => parts);
+    return [withoutNul(dumps(answer)), dumps(snapshot.values), ...blobs];
+  }
+}
+
+/** Return a state in the shape of the API, with the states of the subgraphs that wait in its tasks if `isDeep`. */
+function stateDocument(snapshot, run, { isDeep = false, hasValues = true } = {}) {
+  const record = stateRecord(snapshot, run);
+  if (isDeep) {
+    record.tasks.forEach((task, position) => {
+      const { state } = snapshot.tasks[position];
+      if (isSnapshot(state)) {
+        Object.assign(task, { state: stateDocument(state, run, { isDeep }), checkpoint: null });
+      }
+    });
+  }
+  return hasValues ? { values: snapshot.values ?? {}, ...record } : record;
+}
+
+/** Return an answer that refuses the query. `kind` is invalid, failed or too_large. */
+export function refusal(error, kind = "failed") {
+  return stringify({ refused: { ...error, kind } });
+}
+
+function updateOf({ values, command, as_node: asNode }, langgraph) {
+  const update = command ? commandOf(command, langgraph) : (values ?? null);
+  return { values: update, ...(asNode ? { asNode } : {}) };
+}
+
+/** Whether a graph has the subgraph of a checkpoint namespace. */
+async function hasNamespace(graph, ns) {
+  if (!ns) {
+    return true;
+  }
+  const parts = ns.split("|").filter((part) => !/^\d+$/.test(part));
+  const name = parts.map((part) => part.split(":")[0]).join("|");
+  for await (const _ of graph.getSubgraphsAsync(name, true)) {
+    return true;
+  }
+  return false;
+}
+
+/** Return an empty state for an address that has no state. */
+function emptyState(threadId, address) {
+  const place = address.checkpoint_id ? { checkpoint_ns: "", ...address, thread_id: threadId } : null;
+  return { values: {}, ...emptyRecord(place) };
+}

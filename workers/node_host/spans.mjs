@@ -1,0 +1,180 @@
+/**
+ * Usage and times of a run's model and tool calls: with the times of its nodes, the spans of the DONE frame.
+ *
+ * Usage is counted by a callback handler and not from the run's events. A node may neither store nor stream a model's
+ * message, and the calls of subgraphs count, too.
+ */
+
+import { MAX_NAME, MAX_SPANS, nodeAround } from "./checkpoints/node_times.mjs";
+import { masked } from "./masking.mjs";
+import { isMessage } from "./messages.mjs";
+import { errorName, textOf } from "./serialization.mjs";
+
+const now = performance.now.bind(performance);
+const UNKNOWN = "unknown"; // the model of a message that names none
+const BUBBLES = new Set(["GraphInterrupt", "NodeInterrupt", "ParentCommand", "GraphBubbleUp"]);
+
+/** A callback handler that counts the usage of model calls, and records when each model and tool call began and ended. */
+export class CallTimes {
+  name = "runyard-usage";
+  lc_prefer_streaming = false;
+  awaitHandlers = true; // otherwise a call may end after the run
+  raiseError = false;
+  ignoreChain = true;
+  ignoreRetriever = true;
+  ignoreCustomEvent = true;
+  #nodes;
+  #report;
+  #reported = new Map(); // model and usage by message id
+  #calls = new Map();
+  #firstTokenAt;
+  #dropped = 0;
+
+  /**
+   * @param {import("./checkpoints/node_times.mjs").NodeTimes | null} nodes null: the run keeps no spans
+   * @param {(total: number) => void} report called with the sum of all tokens after each increase
+   */
+  constructor(nodes, report) {
+    this.#nodes = nodes;
+    this.#report = report;
+  }
+
+  copy() {
+    return this;
+  }
+
+  handleChatModelStart(llm, _messages, runId, parentRunId, _extra, _tags, metadata, name) {
+    this.#begin("model", llm, runId, parentRunId, metadata, name);
+  }
+
+  handleLLMStart(llm, _prompts, runId, parentRunId, _extra, _tags, metadata, name) {
+    this.#begin("model", llm, runId, parentRunId, metadata, name);
+  }
+
+  handleLLMNewToken() {
+    this.#firstTokenAt ??= now();
+  }
+
+  /** Count the usage of a finished call. A message repeated from a cache keeps its id and counts once. */
+  handleLLMEnd(output, runId) {
+    let tokens;
+    for (const [position, candidates] of (output?.generations ?? []).entries()) {
+      const message = candidates[0]?.message;
+      if (isMessage(message) && message.usage_metadata) {
+        tokens = position === 0 ? message.usage_metadata.total_tokens : tokens;
+        const key = message.id ?? runId;
+        if (!this.#reported.has(key)) {
+          this.#reported.set(key, [modelOf(message), message.usage_metadata]);
+          this.#report(this.total());
+        }
+      }
+    }
+    this.#end(runId, { tokens });
+  }
+
+  handleLLMError(error, runId) {
+    this.#end(runId, { error });
+  }
+
+  handleToolStart(tool, _input, runId, parentRunId, _tags, metadata, name) {
+    this.#begin("tool", tool, runId, parentRunId, metadata, name);
+  }
+
+  handleToolEnd(_output, runId) {
+    this.#end(runId, {});
+  }
+
+  handleToolError(error, runId) {
+    this.#end(runId, { error });
+  }
+
+  /** Return the sum of input and output tokens so far. */
+  total() {
+    const usages = [...this.#reported.values()].map(([, usage]) => usage);
+    return usages.reduce((sum, usage) => sum + count(usage.input_tokens) + count(usage.output_tokens), 0);
+  }
+
+  /** Return the sums so far by model; null if no call has reported usage. */
+  byModel() {
+    const sums = {};
+    for (const [model, usage] of this.#reported.values()) {
+      add((sums[model] ??= {}), usage);
+    }
+    return this.#reported.size ? sums : null;
+  }
+
+  /** Return the seconds since a model first streamed a token; null if none did. */
+  firstTokenAgo() {
+    return this.#firstTokenAt === undefined ? null : (now() - this.#firstTokenAt) / 1000;
+  }
+
+  /** Return the spans of the DONE frame, at most MAX_SPANS; null if the run keeps none. */
+  document(unfinished) {
+    if (this.#nodes === null) {
+      return null;
+    }
+    const spans = [...this.#nodes.spans(unfinished), ...this.#calls.values()];
+    return {
+      lasted_ms: this.#nodes.milliseconds(),
+      spans: spans.sort((one, other) => one.from - other.from).slice(0, MAX_SPANS),
+      dropped: this.#dropped + this.#nodes.dropped + Math.max(spans.length - MAX_SPANS, 0),
+    };
+  }
+
+  #begin(kind, serialized, runId, parentRunId, metadata, runName) {
+    if (this.#nodes === null) {
+      return;
+    }
+    if (this.#calls.size >= MAX_SPANS) {
+      this.#dropped++;
+      return;
+    }
+    const named = kind === "model" ? metadata?.ls_model_name : undefined;
+    const name = named ?? runName ?? serialized?.name ?? serialized?.id?.at?.(-1) ?? kind;
+    const ns = String(metadata?.langgraph_checkpoint_ns ?? "");
+    this.#nodes.observe(ns);
+    this.#calls.set(runId, {
+      id: runId,
+      kind,
+      name: masked(String(name)).slice(0, MAX_NAME),
+      from: this.#nodes.milliseconds(),
+      until: null,
+      checkpoint: null,
+      within: this.#calls.has(parentRunId) ? parentRunId : nodeAround(ns),
+    });
+  }
+
+  #end(runId, { error, tokens }) {
+    const span = this.#calls.get(runId);
+    if (span === undefined) {
+      return;
+    }
+    span.until = this.#nodes.milliseconds();
+    if (error !== undefined) {
+      span.error = BUBBLES.has(error?.name) ? "interrupted" : masked(errorName(error));
+    }
+    if (tokens) {
+      span.tokens = tokens;
+    }
+  }
+}
+
+function modelOf(message) {
+  const described = message.response_metadata ?? {};
+  return textOf(described.model_name || described.model || UNKNOWN).replaceAll("\0", "");
+}
+
+function count(value) {
+  return Number.isInteger(value) ? Math.max(value, 0) : 0;
+}
+
+/** Add integer counts to sums, including those of nested details. */
+function add(sums, usage) {
+  for (const [name, value] of Object.entries(usage)) {
+    if (typeof value === "object" && value !== null) {
+      add((sums[name] ??= {}), value);
+    } else if (Number.isInteger(value)) {
+      sums[name] = (sums[name] ?? 0) + value;
+    }
+  }
+}
