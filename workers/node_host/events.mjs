@@ -232,7 +232,7 @@ export class EventWriter {
     if (isInterrupted(payload) && payload[INTERRUPT].length) {
       this.#hold(ns, "updates", payload);
     } else {
-      this.emit("updates", ns, dumps(payload));
+      this.emit("updates", ns, dumps(updatesOf(payload)));
     }
   }
 
@@ -393,6 +393,15 @@ export class EventWriter {
 
 function isInterrupted(payload) {
   return typeof payload === "object" && payload !== null && Array.isArray(payload[INTERRUPT]);
+}
+
+/** Return the updates of nodes. A node without an update has null. */
+export function updatesOf(payload) {
+  const isEmpty = (update) =>
+    typeof update === "object" && update !== null && !isMessage(update) && Object.keys(update).length === 0;
+  return Object.fromEntries(
+    Object.entries(payload).map(([node, update]) => [node, isEmpty(update) && !Array.isArray(update) ? null : update]),
+  );
 }
 
 /** Return an interrupt as events contain it. */

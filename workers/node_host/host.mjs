@@ -16,7 +16,7 @@ import { masked } from "./masking.mjs";
 import { LOGGER, Limiter, shortStack, userStack } from "./output.mjs";
 import { Query, refusal } from "./queries.mjs";
 import { dumps, errorName, errorRecord, errorText, loads } from "./serialization.mjs";
-import { answerEmbed, loadIndex, makeStore } from "./store.mjs";
+import { answerEmbed, loadIndex, makeStore, replaceBatching } from "./store.mjs";
 import { watchLoop } from "./watch.mjs";
 
 const { stringify } = JSON;
@@ -88,6 +88,7 @@ export class Host {
       this.#library = library;
       this.#index = store?.index ? await loadIndex(store.index) : null;
       const saver = makeSaver(library, this.#limits.checkpointBytes);
+      replaceBatching(library.checkpoint);
       const graphStore = makeStore(library, this.#connection, this.#index);
       this.#shared = {
         connection: this.#connection,

@@ -13,6 +13,7 @@ import { fileURLToPath } from "node:url";
 
 import { currentId } from "./current.mjs";
 import * as frames from "./frames.mjs";
+import { errorName } from "./serialization.mjs";
 
 const { Buffer } = globalThis;
 const { byteLength } = Buffer;
@@ -216,6 +217,9 @@ export function userStack(error, depth = 0) {
   const lines = String(error.stack ?? error).split("\n");
   const begin = lines.findIndex((line) => /^\s+at /.test(line));
   const head = begin < 0 ? lines : lines.slice(0, begin);
+  if (/^Error(?:$|:)/.test(head[0])) {
+    head[0] = `${errorName(error)}${head[0].slice("Error".length)}`; // a subclass without a name of its own
+  }
   const stack = begin < 0 ? [] : lines.slice(begin);
   const own = stack.filter((line) => !line.includes(HERE) && !CALLERS.test(line));
   const shown = own.length ? own : stack.filter((line) => !line.includes(HERE)); // the library itself failed

@@ -67,7 +67,8 @@ export function errorText(error) {
 export function errorName(error) {
   const name = typeof error === "object" && error !== null ? textOf(error.name ?? "Error") : "Error";
   const cls = error?.constructor?.name;
-  return name === "Error" && typeof cls === "string" && cls !== "Object" && cls ? cls : name;
+  const shown = name === "Error" && typeof cls === "string" && cls !== "Object" && cls ? cls : name;
+  return shown.replace(/^\$/, ""); // zod's `$ZodError`
 }
 
 /** Return the text of a value, or its type's name if its own code fails. */

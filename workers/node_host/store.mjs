@@ -12,6 +12,7 @@ import { LoadFailed, loadObject } from "./loading.mjs";
 import { dumps, loads } from "./serialization.mjs";
 
 const { isArray } = Array;
+const { setImmediate } = globalThis;
 const MAX_TEXTS = 1_000; // of one batch
 const WHOLE = ["$"]; // the path of the whole value
 
@@ -49,6 +50,48 @@ export function makeStore(library, connection, index) {
     }
   }
   return new HostStore();
+}
+
+/**
+ * Replace the batching of the library's store, which each run has around this one. It looks for operations in a loop of
+ * timers for as long as the run lasts, and it neither lists namespaces nor passes on the fields to index.
+ */
+export function replaceBatching({ AsyncBatchedStore: { prototype }, validateNamespace }) {
+  Object.assign(prototype, {
+    start() {
+      this.running = true;
+    },
+    async stop() {
+      this.running = false;
+    },
+    async batch(operations) {
+      return await this.store.batch(operations);
+    },
+    async put(namespace, key, value, index) {
+      validateNamespace(namespace);
+      return await this.enqueueOperation({ namespace, key, value, index });
+    },
+    enqueueOperation(operation) {
+      return new Promise((resolve, reject) => {
+        if (this.queue.size === 0) {
+          setImmediate(() => flush(this));
+        }
+        this.queue.set(this.nextKey++, { operation, resolve, reject });
+      });
+    },
+  });
+}
+
+/** Send the operations of one turn of the loop as one batch. */
+async function flush(batched) {
+  const waiting = [...batched.queue.values()];
+  batched.queue.clear();
+  try {
+    const results = await batched.store.batch(waiting.map(({ operation }) => operation));
+    waiting.forEach(({ resolve }, position) => resolve(results[position]));
+  } catch (error) {
+    waiting.forEach(({ reject }) => reject(error));
+  }
 }
 
 /** Return the document of an operation, which its keys tell apart. */

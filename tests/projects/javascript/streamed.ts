@@ -4,11 +4,12 @@ import { dispatchCustomEvent } from "@langchain/core/callbacks/dispatch";
 import type { CallbackManagerForLLMRun } from "@langchain/core/callbacks/manager";
 import { BaseChatModel } from "@langchain/core/language_models/chat_models";
 import { AIMessage, AIMessageChunk, type BaseMessage } from "@langchain/core/messages";
-import { ChatGenerationChunk } from "@langchain/core/outputs";
+import { ChatGenerationChunk, type ChatResult } from "@langchain/core/outputs";
 import { RunnableLambda } from "@langchain/core/runnables";
 import { tool } from "@langchain/core/tools";
 import {
   Annotation, Command, MessagesAnnotation, START, Send, StateGraph, getWriter, interrupt,
+  type LangGraphRunnableConfig,
 } from "@langchain/langgraph";
 import { ToolNode, toolsCondition } from "@langchain/langgraph/prebuilt";
 import { z } from "zod";
@@ -38,8 +39,11 @@ class Speaker extends BaseChatModel {
     return "speaker";
   }
 
-  async _generate(): Promise<never> {
-    throw new Error("it only streams");
+  async _generate(messages: BaseMessage[], options: this["ParsedCallOptions"]): Promise<ChatResult> {
+    const chunks = await Array.fromAsync(this._streamResponseChunks(messages, options));
+    const { message } = chunks.reduce((whole, chunk) => whole.concat(chunk));
+    const { content, tool_calls } = message as AIMessageChunk;
+    return { generations: [{ message: new AIMessage({ content, tool_calls }), text: String(content) }] };
   }
 
   async *_streamResponseChunks(
@@ -72,8 +76,8 @@ class Speaker extends BaseChatModel {
 // A model that calls a tool, which writes
 
 const weather = tool(
-  async ({ city }: { city: string }) => {
-    getWriter()?.({ "looks at": city });
+  async ({ city }: { city: string }, config: LangGraphRunnableConfig) => {
+    config.writer?.({ "looks at": city }); // LangChain does not pass the writer on to `getWriter` in a tool
     return `sunny in ${city}`;
   },
   { name: "weather", description: "The weather of a city.", schema: z.object({ city: z.string() }) },

@@ -20,6 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 Allowed = Collection[tuple[str, ...]] | Literal[True]
 STRICT = "LANGGRAPH_STRICT_MSGPACK"  # LangGraph's own switch, which a deployment may set to false
 WRITTEN = frozenset({"null", "bytes", "bytearray", "msgpack"})  # data types that this saver writes
+JAVASCRIPT = "javascript/"  # data types that the Node host writes
 
 MAX_FILES = 5_000
 SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv"))
@@ -41,6 +42,11 @@ class Serializer(JsonPlusSerializer):
     """
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        if data[0].startswith(JAVASCRIPT):
+            raise CheckpointRefused(
+                "this thread's checkpoints were written by JavaScript graphs: continue it with a revision of those, or"
+                " begin a new thread"
+            )
         if data[0] not in WRITTEN:
             raise CheckpointRefused(
                 f"the checkpoint holds data of the kind {data[0]!r}, which no graph wrote"

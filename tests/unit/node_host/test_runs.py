@@ -1,0 +1,232 @@
+"""Runs of JavaScript graphs: loading, outcomes, interrupts, cancellation, context and the store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.hosts import Checkpointed, HostProcess, Run
+from workers.graph_host import frames
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"text": "a"}
+
+
+def test_it_tells_the_versions_of_its_libraries(host: HostProcess) -> None:
+    assert host.ready["versions"].keys() == {"node", "langgraph", "core", "checkpoint"}
+    assert host.ready["versions"]["langgraph"] == "1.7.3"
+
+
+def test_messages_have_the_fields_of_python(host: HostProcess) -> None:
+    run = host.run("echo", HI)
+
+    assert run.answer == run.named("values")[-1] == run.values
+    *_, answer = run.values["messages"]
+    assert answer.pop("id")
+    assert answer == {
+        "content": "echo hi", "additional_kwargs": {}, "response_metadata": {}, "type": "human", "name": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("graph_id", ["steps", "builder", "promised", "wrapped"])
+def test_it_loads_each_kind_of_export(host: HostProcess, graph_id: str) -> None:
+    run = host.run(graph_id, TEXT)
+
+    assert run.outcome["status"] == "success"
+    assert run.values["log"][0] == "one"
+
+
+def test_a_function_makes_a_graph_for_each_use_from_its_config(host: HostProcess) -> None:
+    for wish in ("tea", "milk"):
+        run = host.run("made", TEXT, config={"configurable": {"wish": wish}})
+        assert run.values["log"] == [wish]
+
+    run = host.run("wrong", TEXT)
+    assert run.outcome["error"] == {
+        "error": "NotAGraph", "message": "graph 'wrong': String is not a graph",
+    }  # fmt: skip
+
+
+def test_an_unknown_graph_is_refused(host: HostProcess) -> None:
+    run = host.run("nowhere", TEXT)
+
+    assert run.outcome["error"]["error"] == "GraphNotFound"
+    assert run.outcome["unchanged"]
+
+
+def test_a_failure_is_the_runs_error_and_its_log_names_the_line_of_the_source(host: HostProcess) -> None:
+    run = host.run("fails", TEXT)
+
+    assert run.outcome["status"] == run.outcome["thread_status"] == "error"
+    assert run.outcome["error"] == run.named("error")[0] == {"error": "Broken", "message": "it broke"}
+    assert run.answer == {"__error__": run.outcome["error"]}
+    assert run.outcome["state"]["next"] == ["fail"]
+    (log,) = run.logs
+    assert log["level"] == "ERROR"
+    first, second, third = log["message"].split("\n")
+    assert (first, second) == ("run failed", "Broken: it broke")
+    assert "graphs.ts:" in third
+
+
+def test_both_interrupts_of_a_node_wait_one_after_the_other(thread: Checkpointed) -> None:
+    asked = thread.run("asks_twice", TEXT)
+    again = thread.run("asks_twice", command={"resume": 1})
+    done = thread.run("asks_twice", command={"resume": 2})
+
+    for run, value in ((asked, "first?"), (again, "second?")):
+        state = run.outcome["state"]
+        assert run.outcome["thread_status"] == "interrupted"
+        assert [item["value"] for item in state["interrupts"]] == [value]
+        assert state["next"] == ["first"]
+        (interrupts,) = run.outcome["interrupts"].values()
+        assert interrupts == state["interrupts"]
+        assert run.answer["__interrupt__"] == [{**interrupts[0], "response_schema": None}]
+        assert run.answer["text"] == "a"
+    assert done.outcome["thread_status"] == "idle"
+    assert done.values["log"] == [1, 2]
+
+
+def test_interrupts_of_parallel_nodes_share_an_event_and_are_answered_by_id(thread: Checkpointed) -> None:
+    asked = thread.run("parallels", TEXT, stream_mode=["values", "updates"])
+
+    classic = [name for name in asked.names if not name.startswith("~")]
+    assert classic == ["values", "updates", "updates", "values"]
+    interrupts = asked.named("updates")[-1]["__interrupt__"]
+    assert {item["value"] for item in interrupts} == {"left?", "right?"}
+    assert asked.named("values")[-1] == {"text": "a", "log": ["middle"], "__interrupt__": interrupts}
+    assert sorted(asked.outcome["state"]["next"]) == ["left", "right"]
+
+    left = next(item["id"] for item in interrupts if item["value"] == "left?")
+    one = thread.run("parallels", command={"resume": {left: "l"}}, strict_resume=True)
+    assert [item["value"] for item in one.outcome["state"]["interrupts"]] == ["right?"]
+    assert one.outcome["state"]["next"] == ["right"]
+
+    refused = thread.run("parallels", command={"resume": {left: "l"}}, strict_resume=True)
+    assert refused.outcome["error"]["error"] == "UnknownInterruptError"
+    assert refused.outcome["keeps_thread"]
+
+    done = thread.run("parallels", command={"resume": "r"})
+    assert done.values["log"] == ["l", "middle", "r", "last"]
+    assert done.outcome["thread_status"] == "idle"
+
+
+def test_open_and_answered_interrupts_are_events_of_every_run(thread: Checkpointed) -> None:
+    asked = thread.run("asks_twice", TEXT)
+    answered = thread.run("asks_twice", command={"resume": 1})
+
+    (name, params), *_ = [event for event in asked.events if event[0].startswith("~")]
+    method, ns, tail, _ = json.loads(name[1:])
+    id = params["data"]["interrupt_id"]
+    assert (method, ns, tail) == ("input.requested", [], f"input||{id}")
+    assert params["data"]["value"] == "first?"
+    assert answered.events[0][0].startswith('~["input.answered"')
+    assert answered.events[0][1]["data"] == {"interrupt_ids": [id]}
+
+
+def test_a_breakpoint_stops_and_goes_on_without_input(thread: Checkpointed) -> None:
+    stopped = thread.run("steps", TEXT, interrupt_before=["two"], stream_mode=["values", "updates"])
+
+    assert stopped.named("updates") == [{"one": {"log": ["one"]}}, {"__interrupt__": []}]
+    assert stopped.named("values") == [{"text": "a", "log": []}, {"text": "a", "log": ["one"]}]
+    assert stopped.outcome["thread_status"] == "interrupted"
+    assert stopped.outcome["state"]["next"] == ["two"]
+
+    done = thread.run("steps", command={"resume": None, "update": None, "goto": None})
+    assert done.values["log"] == ["one", "two", "three"]
+
+
+def test_a_command_goes_to_a_node_and_updates_the_state(thread: Checkpointed) -> None:
+    thread.run("steps", TEXT)
+
+    run = thread.run("steps", command={"goto": "three", "update": {"text": "b"}})
+    sent = thread.run("steps", command={"goto": {"node": "three", "input": {"text": "c"}}})
+
+    assert run.values == {"text": "b", "log": ["one", "two", "three", "three"]}
+    assert sent.values["log"][-2:] == ["three", "three"]
+
+
+def test_a_resume_of_a_thread_without_state_fails(thread: Checkpointed) -> None:
+    run = thread.run("asks_twice", command={"resume": 1})
+
+    assert run.outcome["error"]["error"] == "EmptyInputError"
+
+
+def test_a_cancelled_run_ends_and_keeps_its_state(thread: Checkpointed) -> None:
+    run = thread.start("sleeps", TEXT, stream_mode=["custom"])
+    thread.host.read_until(lambda: bool(run.events))
+
+    thread.host.cancel(run)
+    thread.host.wait_done(run)
+
+    assert run.outcome["status"] == "cancelled"
+    assert run.outcome["state"]["next"] == ["sleep"]
+    assert run.answer == run.values == {"text": "a", "log": []}
+    assert not run.logs
+
+
+def test_a_node_that_goes_on_after_its_run_changes_nothing(thread: Checkpointed) -> None:
+    run = thread.start("swallows", TEXT, stream_mode=["custom"])
+    thread.host.read_until(lambda: bool(run.events))
+    thread.host.cancel(run)
+    thread.host.wait_done(run)
+    stored = len(thread.stored)
+
+    thread.host.read_until(lambda: any(log["message"] == "still here" for log in thread.host.logs))
+
+    assert run.outcome["status"] == "cancelled"
+    assert len(thread.stored) == stored
+    assert not run.logs
+
+
+def test_context_is_passed_when_there_is_any_and_checked_by_its_schema(host: HostProcess) -> None:
+    given = host.run("looks", TEXT, context={"depth": 1}, config={"configurable": {"colour": "red"}})
+    without = host.run("looks", TEXT)
+    wrong = host.run("checks_context", TEXT, context={"depth": "deep"})
+
+    assert given.values["log"] == [{"depth": 1}, "red"]
+    assert without.values["log"] == [None, None]
+    assert wrong.outcome["error"]["error"] == "ZodError"
+
+
+def test_the_store_asks_the_runner_in_batches(host: HostProcess) -> None:
+    asked: list[dict[str, Any]] = []
+    item = {"namespace": ["a"], "key": "key", "value": {"n": 1}, "score": None}
+    times = {"created_at": "2026-01-01T00:00:00+00:00", "updated_at": "2026-01-01T00:00:00+00:00"}
+    results = {"put": None, "get": {**item, **times}, "search": [{**item, **times}], "namespaces": [["a"]]}
+
+    def answer(run: Run, kind: int, parts: list[bytes]) -> list[bytes] | None:
+        head = json.loads(parts[0])
+        if kind != frames.ASK or head["op"] != "store":
+            return None
+        asked.extend(head["ops"])
+        return [json.dumps([results[op["op"]] for op in head["ops"]]).encode()]
+
+    host.answer = answer
+    run = host.run("stores", TEXT)
+
+    assert run.outcome["error"] is None
+    assert run.values["log"] == [{"n": 1}, True, 1, [["a"]]]
+    assert [op["op"] for op in asked] == ["put", "get", "search", "namespaces", "put"]
+    assert asked[0] == {
+        "op": "put", "namespace": ["a"], "key": "key", "value": {"n": 1}, "ttl": None, "index": None,
+    }  # fmt: skip
+    assert asked[3]["matches"] == [["prefix", ["a"]]]
+    assert asked[-1]["value"] is None
+
+
+def test_a_traced_run_reports_the_begin_and_end_of_its_nodes(host: HostProcess) -> None:
+    run = host.run("steps", TEXT, traced=True)
+
+    assert [(node["name"], node["ended"]) for node in run.nodes] == [
+        (name, ended) for name in ("one", "two", "three") for ended in (False, True)
+    ]
+
+
+def test_a_durable_run_keeps_the_spans_of_its_nodes(thread: Checkpointed) -> None:
+    run = thread.run("steps", TEXT)
+
+    spans = run.outcome["spans"]["spans"]
+    assert [span["name"] for span in spans] == ["one", "two", "three"]
+    assert all(span["until"] >= span["from"] for span in spans)
