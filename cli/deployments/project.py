@@ -174,27 +174,14 @@ class Project:
         return size
 
     def _check_graphs(self) -> None:
-        """Raise CommandFailed for a configuration that the build would refuse: without graphs, or with JavaScript."""
+        """Raise CommandFailed for a configuration that the build would refuse: without graphs, or in two languages."""
         for key in ("graphs", "dependencies"):
             if key not in self.config and (similar := misspelt(key, self.config)):
                 raise CommandFailed(f"{self.config_name}: {similar}: unknown key. Did you mean {key}?")
         if "graphs" not in self.config:
             raise CommandFailed(f"{self.config_name}: graphs: this key is missing")
-        graphs, auth, http = (
-            section if isinstance(section := self.config.get(key), dict) else {}
-            for key in ("graphs", "auth", "http")
-        )
-        entries = [
-            *((f"graphs.{id}", entry, "graph") for id, entry in graphs.items()),
-            ("auth.path", auth.get("path"), "authorization"),
-            ("http.app", http.get("app"), "app"),
-        ]
-        for where, entry, kind in entries:
-            path = entry.get("path") if isinstance(entry, dict) else entry
-            if isinstance(path, str) and (
-                reason := project_rules.javascript_refusal(path.partition(":")[0], kind)
-            ):
-                raise CommandFailed(f"{self.config_name}: {where}: {reason}")
+        if reason := project_rules.language_refusal(self.config):
+            raise CommandFailed(f"{self.config_name}: {reason}")
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:

@@ -1,6 +1,6 @@
 """Rules for a project that the command line checks before an upload, and the service again.
 
-They are about names of environment variables, about JavaScript, and about questions to people.
+They are about names of environment variables, about the language of a project, and about questions to people.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ EXPIRY_ACTIONS = ("answer", "cancel", "leave")
 MAX_INBOX_SECONDS = 366 * 24 * 3600  # the trigger that inserts questions adds the seconds to a time
 MAX_DEFAULT_ANSWER_BYTES = 64 * 1024  # each question of the deployment has a copy
 
-JAVASCRIPT_SUFFIXES = (".ts", ".mts", ".cts", ".tsx", ".js", ".mjs", ".cjs", ".jsx")
+SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")  # endings of files with JavaScript graphs
+COMPONENTS = (".tsx", ".jsx")
+MIXED = "graphs: Python and JavaScript graphs in one project are not supported: deploy them apart"
 
 
 def _is_name(name: str) -> bool:
@@ -53,11 +55,40 @@ def refused_variables(names: Iterable[str]) -> list[str]:
     return [name for name in names if not _is_name(name) or _is_forbidden(name) or name in RESERVED]
 
 
-def javascript_refusal(module: str, kind: str) -> str | None:
-    """Return an error text if the file is JavaScript, else None. `kind` names the kind of object in it for the text."""
-    if not module.endswith(JAVASCRIPT_SUFFIXES):
-        return None
-    return f"{module!r} is a JavaScript {kind}, which this server does not run: it runs Python only"
+def is_script(entry: str) -> bool:
+    """Whether a reference like "./file.ts:export" names a JavaScript file."""
+    return entry.partition(":")[0].endswith(SCRIPTS)
+
+
+def entries(graphs: Mapping[str, Any]) -> list[str]:
+    """Return the references of the key `graphs`. Leaves out invalid ones."""
+    paths = (entry.get("path") if isinstance(entry, Mapping) else entry for entry in graphs.values())
+    return [path for path in paths if isinstance(path, str)]
+
+
+def language_refusal(config: Mapping[str, Any]) -> str | None:
+    """Return an error text, with the key, if a langgraph.json refers to code of two languages or of none, else None."""
+    graphs, auth, http = (
+        section if isinstance(section := config.get(key), Mapping) else {}
+        for key in ("graphs", "auth", "http")
+    )
+    others = {"auth.path": auth.get("path"), "http.app": http.get("app")}
+    named = {f"graphs.{id}": path for id, graph in graphs.items() for path in entries({id: graph})}
+    named |= {where: path for where, path in others.items() if isinstance(path, str)}
+    for where, path in named.items():
+        if path.partition(":")[0].endswith(COMPONENTS):
+            return f"{where}: {path.partition(':')[0]!r}: files that end in .tsx or .jsx are not supported"
+    languages = {is_script(path) for path in entries(graphs)}
+    if len(languages) > 1:
+        return MIXED
+    of_graphs = True in languages
+    for where, path in named.items():
+        if languages and is_script(path) != of_graphs:
+            languages_of = ("Python", "JavaScript") if of_graphs else ("JavaScript", "Python")
+            return (
+                f"{where}: {path.partition(':')[0]!r} is {languages_of[0]}, the graphs are {languages_of[1]}"
+            )
+    return None
 
 
 def default_answer_refusal(rules: Mapping[str, Any]) -> str | None:

@@ -39,6 +39,7 @@ IGNORED = {
     "api_version": "~=0.4",
     "keep_pkg_tools": ["pip"],
     "node_version": "20",
+    "node_loader": "tsx",
     "_INTERNAL_docker_tag": "1",
     "$schema": "https://example.com/schema.json",
 }
@@ -80,8 +81,8 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ({"a": "../agent.py:graph"}, "graphs.a: '../agent.py' leads outside"),
         ({"a": "/agent.py:graph"}, "graphs.a: '/agent.py' must be a relative path"),
         ({"a": ".\\agent.py:graph"}, "graphs.a: .* must be a relative path"),
-        ({"a": "./agent.ts:graph"}, "graphs.a: './agent.ts' is a JavaScript graph"),
-        ({"a": "./agent.mjs:graph"}, "JavaScript"),
+        ({"a": "./agent.ts:graph"}, "graphs.a: the file './agent.ts' is not in the archive"),
+        ({"a": "agent.mjs"}, "graphs.a: write './agent.mjs:default' for a file"),
     ],
     "dependencies": [
         (..., "dependencies: must not be empty"),
@@ -359,7 +360,7 @@ SECTIONS: dict[str, list[tuple[Any, str]]] = {
         ({"path": "auth.py:auth"}, ".path: write './auth.py:auth' for a file"),
         ({"path": "./other.py:auth"}, ".path: the file './other.py' is not in the archive"),
         ({"path": "../auth.py:auth"}, ".path: '../auth.py' leads outside the archive"),
-        ({"path": "./auth.ts:auth"}, ".path: './auth.ts' is a JavaScript authorization"),
+        ({"path": "./auth.ts:auth"}, ".path: './auth.ts' is JavaScript, the graphs are Python"),
         ({"path": PATH, "disable_studio_auth": "no"}, ".disable_studio_auth: must be true or false"),
         ({"path": PATH, "cache": 60}, f".cache{NO_OBJECT}"),
         ({"path": PATH, "cache": {"cache_keys": "authorization"}}, f".cache.cache_keys{NO_ARRAY}"),

@@ -102,15 +102,21 @@ def test_a_deploy_warns_of_a_pool_without_a_runner(server: ControlPlane, project
         assert ran.stdout.splitlines()[-1] == "Deployment app: http://there/d/app"
 
 
-def test_a_configuration_without_python_graphs_is_refused_before_anything_is_sent(
+def test_a_configuration_that_no_build_accepts_is_refused_before_anything_is_sent(
     server: ControlPlane, project: Path
 ) -> None:
     server.answers = deploy_answers(server)
     for config, where in (
-        ({"graphs": {"agent": "./agent.ts:graph"}}, "graphs.agent: './agent.ts' is a JavaScript graph"),
-        ({"graphs": {"agent": {"path": "./agent.mjs:graph"}}}, "graphs.agent: './agent.mjs'"),
-        ({"graphs": {}, "auth": {"path": "./auth.js:auth"}}, "auth.path: './auth.js'"),
-        ({"graphs": {}, "http": {"app": "./app.tsx:app"}}, "http.app: './app.tsx'"),
+        (
+            {"graphs": {"a": "./a.ts:graph", "b": "./b.py:graph"}},
+            "graphs: Python and JavaScript graphs in one",
+        ),
+        ({"graphs": {"a": "./a.py:a"}, "auth": {"path": "./auth.js:auth"}}, "auth.path: './auth.js' is Java"),
+        (
+            {"graphs": {"a": {"path": "./a.mjs"}}, "auth": {"path": "./auth.py:a"}},
+            "auth.path: './auth.py' is Py",
+        ),
+        ({"graphs": {}, "http": {"app": "./app.tsx:app"}}, "http.app: './app.tsx': files that end in .tsx"),
         (
             {"graph": {"agent": "./agent.py:graph"}},
             "langgraph.json: graph: unknown key. Did you mean graphs?",

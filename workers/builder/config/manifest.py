@@ -11,9 +11,10 @@ import orjson
 
 from shared.errors import Invalid
 from shared.runs import webhooks
-from workers.builder.config import dependencies, fields
+from workers.builder.config import dependencies, fields, javascript
 from workers.builder.config.dependencies import Dependencies, LockedPackage, PipConfig
 from workers.builder.config.fields import refused
+from workers.builder.config.javascript import NodeProject
 from workers.builder.config.schema import Graphs, LanggraphJson, names_file
 from workers.builder.workspaces import SourceTree
 
@@ -40,6 +41,7 @@ class Manifest:
     http: Mapping[str, Any] = field(default_factory=dict)  # the project's own app, disabled interfaces, CORS
     python_version: str | None = None
     index: PipConfig | None = None
+    node: NodeProject | None = None  # of a JavaScript project, in place of everything about Python packages
     notes: tuple[str, ...] = ()  # keys that are handled differently here or not needed
     warnings: tuple[str, ...] = ()
 
@@ -48,7 +50,10 @@ def read(root: Path, config_path: str | None) -> Manifest:
     """Return the manifest of an unpacked project. Raises BuildFailed, naming the key."""
     relative = SourceTree(root).inside(config_path or DEFAULT_PATH, "the configuration file")
     tree = SourceTree(root, relative.parent)
-    config = _json(tree, relative)
+    whole = config = _json(tree, relative)
+    notes: list[str] = []
+    if is_javascript := javascript.check(config):
+        config, notes = javascript.of_both_languages(config)
     schema = LanggraphJson()
     loaded = fields.load(schema, config)
     locked = dependencies.read_locked(tree, loaded.get("source"))
@@ -59,7 +64,11 @@ def read(root: Path, config_path: str | None) -> Manifest:
             _require_file(tree, where, entry, None if locked is None else locked.packages)
     if (webhook := loaded["inbox"].get("webhook")) is not None:
         _check_webhook(webhook, loaded["webhooks"].get("url") or {})
-    if locked is None:
+    node = None
+    if is_javascript:
+        installed = Dependencies()
+        node = javascript.read(tree, whole)
+    elif locked is None:
         installed = dependencies.read(tree, loaded["dependencies"])
     else:
         installed = Dependencies(packages=locked.packages)
@@ -72,8 +81,12 @@ def read(root: Path, config_path: str | None) -> Manifest:
         plain=installed.plain,
         import_paths=installed.import_paths,
         index=dependencies.read_index(tree, loaded["pip_config_file"]),
-        notes=tuple(text for level, text in remarks if level == "INFO"),
-        warnings=tuple(text for level, text in remarks if level == "WARNING"),
+        node=node,
+        notes=(*(text for level, text in remarks if level == "INFO"), *notes),
+        warnings=(
+            *(text for level, text in remarks if level == "WARNING"),
+            *(node.warnings if node is not None else ()),
+        ),
         **{
             key: loaded[key]
             for key in (

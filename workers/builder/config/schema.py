@@ -1,6 +1,6 @@
 """The schema of `langgraph.json`, a class per section.
 
-References to code have the form `./file.py:attribute` or `module:attribute`. Callers use a graph id in URLs and in
+References to code have the form `./file.py:attribute`, `module:attribute` or `./file.ts:export`. Callers use a graph id in URLs and in
 place of an assistant's UUID, so ids are restricted.
 
 Loading checks what the file alone can tell. `manifest` then checks what the file refers to.
@@ -45,20 +45,21 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class EntryPoint(Value):
-    """A reference to an object of the project. `kind` names the object in errors, like "graph"."""
+    """A reference to an object of the project. One to a script may leave out the name: it is the default export."""
 
-    def __init__(self, kind: str, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         # The error of a missing or null reference.
         super().__init__('None must have the form "./file.py:attribute"', **kwargs)
-        self.kind = kind
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
+        is_script = project_rules.is_script(module)
+        if is_script:
+            attribute = attribute or "default"
+            value = f"{module}:{attribute}"
         if not module or not attribute:
             raise ValidationError(f'{value!r} must have the form "./file.py:attribute"')
-        if reason := project_rules.javascript_refusal(module, self.kind):
-            raise ValidationError(reason)
-        if module.endswith(".py") and not names_file(module):
+        if (is_script or module.endswith(".py")) and not names_file(module):
             raise ValidationError(f"write './{module}:{attribute}' for a file; {module!r} names a module")
         return value
 
@@ -69,7 +70,7 @@ class GraphPaths(Value):
     def __init__(self) -> None:
         error = 'must be a non-empty object of graph id → "./file.py:attribute"'
         super().__init__(error, lambda value: isinstance(value, dict) and bool(value), required=True)
-        self.entry_point = EntryPoint("graph")
+        self.entry_point = EntryPoint()
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Graphs:
         graphs = super()._deserialize(value, *args, **kwargs)
@@ -168,7 +169,7 @@ class Auth(Section):
     """The project's own authorization, and the cache of its answers."""
 
     disable_studio_auth = fields.boolean(load_default=False)
-    path = EntryPoint("authorization", required=True)
+    path = EntryPoint(required=True)
     cache = Nested(AuthCache, load_default=lambda: AuthCache().load({}))
     openapi = Nested(AuthOpenapi, load_default=dict)
 
@@ -249,7 +250,7 @@ class Http(Section):
     cors = Nested(Cors)
     configurable_headers = Nested(HeaderPatterns, error=HeaderPatterns.ERROR)
     logging_headers = Nested(HeaderPatterns, error=HeaderPatterns.ERROR)
-    app = EntryPoint("app")
+    app = EntryPoint()
     mount_prefix = Value(
         'must be a path like "/api"', _is_prefix, post_load=lambda path: drop_if_empty(path.rstrip("/"))
     )
@@ -528,7 +529,8 @@ class LanggraphJson(Section):
     keep_pkg_tools = Value(
         "must be true or an array of pip, setuptools and wheel", _are_tools, remark=IGNORED
     )
-    node_version = Value(remark=IGNORED)
+    node_version = Value(remark=IGNORED)  # of JavaScript projects, with node_loader: see config/javascript.py
+    node_loader = Value(remark=IGNORED)
     internal_docker_tag = Value(data_key="_INTERNAL_docker_tag", remark=IGNORED)
     json_schema = Value(data_key="$schema", remark=IGNORED)
     dockerfile_lines = Value(remark=NOT_DONE)

@@ -1,0 +1,290 @@
+"""The configuration of a JavaScript project: keys of `langgraph.json` that differ, and its `package.json` and lock file.
+
+A project is JavaScript if one of its graphs is a script. Files of the project are only read as data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import orjson
+from semantic_version import NpmSpec, Version
+
+from shared.deployments import project_rules
+from workers.builder.config.fields import IGNORED, refused
+from workers.builder.node.releases import RELEASES
+from workers.builder.workspaces import SourceTree, read_untrusted
+
+OLDEST = 20
+PACKAGE = "package.json"
+# Managers by the names of their lock files. The first that a folder has is used.
+LOCKS = {
+    "yarn.lock": "yarn",
+    "pnpm-lock.yaml": "pnpm",
+    "npm-shrinkwrap.json": "npm",
+    "package-lock.json": "npm",
+}
+LOCK_NAMES = {"yarn": "yarn.lock", "pnpm": "pnpm-lock.yaml", "npm": "package-lock.json"}
+BUN_LOCKS = ("bun.lock", "bun.lockb")
+YARN_CLASSIC, YARN_BERRY = 1, 4
+PNPM_MAJORS = (9, 10, 11)
+NEWER_YARN = re.compile(rb"^__metadata:\s*\n\s+version:\s*(\d+)", re.MULTILINE)
+OLDEST_YARN_LOCK = 8  # the format of yarn 4
+PNPM_LOCK = re.compile(rb"^lockfileVersion:\s*'?(\d+)", re.MULTILINE)
+OLDEST_PNPM_LOCK = 9
+MANAGER = re.compile(r"(npm|yarn|pnpm|bun)@\^?v?(\d+)")
+CREDENTIALS = re.compile(rb"https?://[^\s/\"'@]+@")
+MAX_LOCK_BYTES = 16 * 1024 * 1024
+# Files in which a project refers to variables of the deployment, and such a reference.
+MANAGER_SETTINGS = (".npmrc", ".yarnrc.yml", ".yarnrc")
+REFERENCE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+SPACED = re.compile(r"([<>=~^]+)\s*v?")  # an operator of a range, which npm allows to stand apart
+MEANINGLESS = ("python_version", "pip_installer", "dependencies")
+READ_HERE = ("node_version", "node_loader")
+PYTHON_ONLY = ("source", "pip_config_file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeProject:
+    """What is needed to install a JavaScript project. Paths are relative to the root of the archive."""
+
+    major: int  # of Node
+    root: PurePosixPath  # where the packages are installed
+    manager: str  # npm, yarn or pnpm
+    manager_major: int | None  # None: the one that Node brings
+    lock: PurePosixPath | None  # None: the build resolves the versions
+    variables: frozenset[str]  # of the deployment, which the settings of the package manager refer to
+    has_settings: bool
+    warnings: tuple[str, ...] = ()
+
+
+def check(config: Mapping[str, Any]) -> bool:
+    """Check the keys that depend on the language. Returns whether the project is JavaScript. Raises BuildFailed."""
+    graphs = config.get("graphs")
+    if reason := project_rules.language_refusal(config):
+        raise refused(reason)
+    if not isinstance(graphs, dict) or not any(map(project_rules.is_script, project_rules.entries(graphs))):
+        return False
+    for key in PYTHON_ONLY:
+        if config.get(key):
+            raise refused(f"{key}: only for Python projects")
+    _named_major(config)
+    loader = config.get("node_loader")
+    if loader not in (None, "tsx"):
+        raise refused(f"node_loader: {loader!r} is not supported: this server loads TypeScript with tsx")
+    if isinstance(config.get("env"), list):
+        raise refused("env: must be an object")
+    _check_embed(config)
+    return True
+
+
+def _check_embed(config: Mapping[str, Any]) -> None:
+    store = config.get("store")
+    index = store.get("index") if isinstance(store, dict) else None
+    embed = index.get("embed") if isinstance(index, dict) else None
+    if isinstance(embed, str) and not project_rules.is_script(embed):
+        raise refused(
+            f"store.index.embed: {embed!r} cannot be used with JavaScript graphs: name a file,"
+            ' "./embed.ts:embed"'
+        )
+
+
+def of_both_languages(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the keys that mean the same for both languages, and a note about each that means nothing here."""
+    kept = {key: value for key, value in config.items() if key not in (*MEANINGLESS, *READ_HERE)}
+    notes = [f"{key}: {IGNORED[1]}" for key in MEANINGLESS if config.get(key)]
+    checkpointer = config.get("checkpointer")
+    if isinstance(checkpointer, dict) and checkpointer.get("serde"):
+        kept["checkpointer"] = {key: value for key, value in checkpointer.items() if key != "serde"}
+        notes.append(f"checkpointer.serde: {IGNORED[1]}")
+    return kept, notes
+
+
+def _named_major(config: Mapping[str, Any]) -> int | None:
+    """Return the major version of Node that the project names. Raises BuildFailed if no release here can be used."""
+    value = config.get("node_version")
+    if value is None:
+        return None
+    match = re.fullmatch(r"v?(\d{1,4})", value) if isinstance(value, str) else None
+    if match is None:
+        raise refused('node_version: must be a major version such as "24"')
+    major = int(match[1])
+    if major < OLDEST:
+        raise refused(f"node_version: must be {OLDEST} or newer")
+    if major != OLDEST and major not in RELEASES:
+        raise refused(f"node_version: {major} is not installed on this server, which has {majors()}")
+    return major
+
+
+def majors() -> str:
+    return " and ".join(map(str, sorted(RELEASES)))
+
+
+def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
+    """Return what is needed to install the project. Raises BuildFailed, naming the key or file."""
+    directory = _nearest(tree, lambda path: tree.is_file(path / PACKAGE))
+    if directory is None:
+        raise refused(f"{PACKAGE} is missing")
+    package = _package(tree, directory)
+    warnings: list[str] = []
+    major = _major(config, package, warnings)
+    lock_root = _nearest(tree, lambda path: any(tree.is_file(path / name) for name in (*LOCKS, *BUN_LOCKS)))
+    root = directory if lock_root is None else lock_root
+    declared = _declared(_package(tree, root) if tree.is_file(root / PACKAGE) else {}) or _declared(package)
+    lock = None if lock_root is None else _lock(tree, root, declared and declared[0], warnings)
+    if lock is None:
+        manager, named = declared or ("npm", None)
+        if manager not in LOCK_NAMES:
+            raise refused(
+                f"packageManager: {manager} is not supported: this server installs with npm, yarn or pnpm"
+            )
+    else:
+        manager = LOCKS[lock.name]
+        named = declared[1] if declared is not None and declared[0] == manager else None
+    content = b"" if lock is None else lock_content(tree, lock)
+    _check_credentials(tree, {directory / PACKAGE, root / PACKAGE}, lock, content)
+    folders = {root, directory, tree.directory}
+    settings = [
+        path for folder in folders for name in MANAGER_SETTINGS if tree.is_file(path := folder / name)
+    ]
+    return NodeProject(
+        major=major,
+        root=root,
+        manager=manager,
+        manager_major=_manager_major(manager, named, None if lock is None else content, warnings),
+        lock=lock,
+        variables=frozenset(
+            name.decode() for path in settings for name in REFERENCE.findall(tree.content(path))
+        ),
+        has_settings=bool(settings),
+        warnings=tuple(warnings),
+    )
+
+
+def _nearest(tree: SourceTree, accepts: Callable[[PurePosixPath], bool]) -> PurePosixPath | None:
+    """Return the first accepted folder, from that of the configuration upward to the archive's root."""
+    return next(filter(accepts, (tree.directory, *tree.directory.parents)), None)
+
+
+def _package(tree: SourceTree, folder: PurePosixPath) -> dict[str, Any]:
+    path = folder / PACKAGE
+    try:
+        package = orjson.loads(tree.content(path))
+    except orjson.JSONDecodeError as error:
+        raise refused(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(package, dict):
+        raise refused(f"{path} is not valid JSON: it must hold an object")
+    return package
+
+
+def _major(config: Mapping[str, Any], package: Mapping[str, Any], warnings: list[str]) -> int:
+    """Return the major version of Node to run the project with. It is never lower than the one that it names."""
+    named = _named_major(config)
+    if named == OLDEST:
+        warnings.append(f"Node {OLDEST} is past its end of life: the project runs on Node {max(RELEASES)}")
+    is_chosen = named in RELEASES
+    candidates = [major for major in RELEASES if not is_chosen or major >= (named or 0)]
+    candidates.sort(key=lambda major: (major != named, -major))
+    engines = package.get("engines")
+    text = engines.get("node") if isinstance(engines, dict) else None
+    if not isinstance(text, str):
+        return candidates[0]
+    wanted = _range(text)
+    if wanted is None:
+        warnings.append(f"{PACKAGE}: engines.node: {text!r} is not a range of versions and is ignored")
+        return candidates[0]
+    for major in candidates:
+        if Version(RELEASES[major].version) in wanted:
+            return major
+    raise refused(f'{PACKAGE} asks for Node "{text}": this server has {majors()}')
+
+
+def _range(text: str) -> NpmSpec | None:
+    """Parse a range of versions as npm does. Returns None if it is not one."""
+    try:
+        return NpmSpec(SPACED.sub(r"\1", text.strip()))
+    except ValueError:
+        return None
+
+
+def _declared(package: Mapping[str, Any]) -> tuple[str, int | None] | None:
+    """Return the package manager that a `package.json` declares and its major version, None if it declares none."""
+    text = package.get("packageManager")
+    if isinstance(text, str) and (match := MANAGER.match(text)):
+        return match[1], int(match[2])
+    engines = package.get("devEngines")
+    manager = engines.get("packageManager") if isinstance(engines, dict) else None
+    name = manager.get("name") if isinstance(manager, dict) else None
+    return (name, None) if isinstance(name, str) else None
+
+
+def _lock(tree: SourceTree, root: PurePosixPath, declared: str | None, warnings: list[str]) -> PurePosixPath:
+    """Return the lock file to install from. Raises BuildFailed if there are only ones of unsupported managers."""
+    present = [name for name in LOCKS if tree.is_file(root / name)]
+    if not present:
+        name = next(name for name in BUN_LOCKS if tree.is_file(root / name))
+        raise refused(f"{name}: this server installs with npm, yarn or pnpm: commit one of their lock files")
+    chosen = next((name for name in present if LOCKS[name] == declared), present[0])
+    if len({LOCKS[name] for name in present}) > 1:
+        others = ", ".join(name for name in present if name != chosen)
+        warnings.append(f"{chosen} is used, and {others} is not: a project needs one lock file")
+    return root / chosen
+
+
+def lock_content(tree: SourceTree, lock: PurePosixPath) -> bytes:
+    """Return the content of a lock file. Raises BuildFailed."""
+    try:
+        content = read_untrusted(tree.root / lock, MAX_LOCK_BYTES + 1)
+    except OSError as error:
+        raise refused(f"{lock} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_LOCK_BYTES:
+        raise refused(f"{lock} is larger than {MAX_LOCK_BYTES // 2**20} MiB")
+    return content
+
+
+def _manager_major(manager: str, named: int | None, lock: bytes | None, warnings: list[str]) -> int | None:
+    """Return the major version of the package manager. Raises BuildFailed for a lock that none here can read."""
+    if manager == "npm":
+        return None
+    if manager == "yarn":
+        return _yarn_major(named, lock)
+    match = PNPM_LOCK.search(lock) if lock else None
+    if lock is not None and (match is None or int(match[1]) < OLDEST_PNPM_LOCK):
+        raise refused(
+            "pnpm-lock.yaml: its format is older than that of pnpm 9: run pnpm install with a newer pnpm and commit it"
+        )
+    if named in PNPM_MAJORS:
+        return named
+    chosen = max(PNPM_MAJORS) if (named or 0) > max(PNPM_MAJORS) else PNPM_MAJORS[1]
+    if named is not None:
+        warnings.append(f"packageManager: pnpm {named} is not on this server: pnpm {chosen} is used")
+    return chosen
+
+
+def _yarn_major(named: int | None, lock: bytes | None) -> int:
+    if lock is None:
+        return YARN_BERRY if (named or YARN_CLASSIC) > YARN_CLASSIC else YARN_CLASSIC
+    match = NEWER_YARN.search(lock)
+    if match is None:
+        return YARN_CLASSIC
+    if int(match[1]) < OLDEST_YARN_LOCK:
+        raise refused(
+            "yarn.lock: its format is older than that of yarn 4: run yarn install with yarn 4 and commit it"
+        )
+    return YARN_BERRY
+
+
+def _check_credentials(
+    tree: SourceTree, packages: set[PurePosixPath], lock: PurePosixPath | None, content: bytes
+) -> None:
+    """Raise BuildFailed for a URL with credentials, which the service would store together with the source."""
+    texts: Iterator[tuple[PurePosixPath, bytes]] = (
+        (path, tree.content(path)) for path in sorted(packages) if tree.is_file(path)
+    )
+    for path, text in (*texts, *([] if lock is None else [(lock, content)])):
+        if CREDENTIALS.search(text):
+            raise refused(f"{path}: a URL must not hold a user name or password")

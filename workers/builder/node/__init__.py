@@ -1,0 +1,1 @@
+"""Environments of JavaScript and TypeScript projects: Node itself, our tools, and the project's packages."""
