@@ -154,7 +154,7 @@ def poll(conn: Connection, device_code: str, *, key_days: int) -> Poll:
     changes.add(
         conn,
         row["organization_id"],
-        changes.KEY_CREATED,
+        changes.ChangeKind.KEY_CREATED,
         name,
         by={"key_id": row["account_id"], "name": row["name"]},
         of_key=api_keys.id_of(key),
