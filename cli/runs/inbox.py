@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from rich.text import Text
@@ -31,8 +31,8 @@ OVERLAP = timedelta(seconds=60)
 SHOWN_WORDS = 200
 # Fields with the words of a question
 HEADS = ("question", "message", "prompt", "query", "text", "description")
+Status = Literal["open", "snoozed", "answered", "expired", "closed"]
 OPEN = ("open", "snoozed")
-STATUSES = (*OPEN, "answered", "expired", "closed")
 STYLES = {"open": "yellow", "answered": "green", "expired": "red"}
 
 QuestionId = Annotated[
@@ -47,9 +47,7 @@ def list_questions(
     client: Client,
     out: Output,
     deployment: NameOrAll = None,
-    status: Literal["open", "snoozed", "answered", "expired", "closed", "all"] = Option(
-        "open", help="Only questions of this status."
-    ),
+    status: Literal[Status, "all"] = Option("open", help="Only questions of this status."),
     assistant: str | None = Option(
         None, "--assistant", "-a", help="Only questions of this assistant.", metavar="ID"
     ),
@@ -255,7 +253,7 @@ def _follow(client: Client, filters: Mapping[str, str]) -> Iterator[Row]:
         time.sleep(POLL_SECONDS)
 
 
-def _find(client: Client, text: str, statuses: tuple[str, ...] = STATUSES) -> Row:
+def _find(client: Client, text: str, statuses: tuple[str, ...] = get_args(Status)) -> Row:
     """Return the question with this id or part of an id. Raises CommandFailed, and BadUsage if several match."""
     if is_id(text):
         return client.get(f"/v2/inbox/{text}")
