@@ -19,13 +19,9 @@ from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("changes", section="Figures")
 
-MAX_PAGE = 100
 
-
-class ChangeSearch(fields.Schema):
+class ChangeSearch(fields.Page):
     deployment_id = fields.UuidField()
-    limit = fields.QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
-    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
 @bp.operation(

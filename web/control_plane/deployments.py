@@ -57,7 +57,6 @@ bp = RouteGroup("deployments", section="Deployments")
 REFUSED_DELETE = record(id=ID, detail=TEXT)
 DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED_DELETE))
 
-MAX_PAGE = 100
 INBOX = {"description": "Rules for questions to people. null: those of langgraph.json"}
 # fields of a PATCH that change the deployment without a new revision
 SETTINGS = ("display_name", "pool", "limits", "source_config", "inbox")
@@ -107,7 +106,7 @@ class DeploymentPatch(RevisionContent):
     )
 
 
-class DeploymentSearch(fields.Schema):
+class DeploymentSearch(fields.Page):
     name = fields.StrictString()
     name_contains = fields.StrictString()
     status = fields.OneOf(*map(str, DeploymentStatus))
@@ -118,8 +117,6 @@ class DeploymentSearch(fields.Schema):
     agent_id = fields.StrictString()
     agent_environment = fields.OneOf(*ENVIRONMENTS)
     remote_reconciled = fields.QueryBoolean()
-    limit = fields.QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
-    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
 class DeploymentDelete(fields.Schema):

@@ -26,7 +26,6 @@ from web.deployment_api.inbox import (
     ANSWER,
     ANSWERED,
     ASSIGNEE_LENGTH,
-    MAX_PAGE,
     QUESTIONS,
     QuestionCriteria,
     question_page,
@@ -65,11 +64,10 @@ class QueryFilter(fields.Filter):
         return super()._deserialize(parsed, attr, data, **kwargs)
 
 
-class QuestionQuery(QuestionCriteria):
+class QuestionQuery(QuestionCriteria, fields.Page):
     deployment = fields.StrictString(max_length=255)
     metadata = QueryFilter()
-    limit = fields.QueryInteger(minimum=0, maximum=MAX_PAGE, load_default=20)
-    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
+    limit = fields.QueryInteger(minimum=0, maximum=fields.MAX_PAGE, load_default=20)
 
 
 class QuestionPatch(fields.Schema):

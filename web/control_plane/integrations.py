@@ -25,17 +25,12 @@ NOTHING_LISTED = record("EmptyPage", resources=listed(OBJECT, max_items=0), offs
 NOTHING = listed(OBJECT, max_items=0)
 
 
-class ListenerSearch(fields.Schema):
-    limit = fields.QueryInteger(minimum=1, maximum=100, load_default=20)
-    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
-
-
 @bp.operation(
     "GET /v2/listeners",
     "List listeners (always empty)",
     role="read",
     answer=NOTHING_LISTED,
-    query=ListenerSearch,
+    query=fields.Page,
 )
 def list_listeners(query: dict[str, Any]) -> Response:
     return resource_page([], offset=query["offset"])

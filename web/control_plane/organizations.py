@@ -28,7 +28,6 @@ bp = RouteGroup("organizations", section="Organizations and keys")
 
 NEW_API_KEY = record("NewApiKey", **api_keys.RECORD.schema["properties"], key=TEXT)
 
-MAX_PAGE = 100
 MAX_LIFETIME_DAYS = 3650
 MAX_RUNS = 1_000_000
 
@@ -37,11 +36,6 @@ class OrganizationBody(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"name": "Acme"}
 
     name = fields.StrictString(pattern=organizations.NAME, required=True)
-
-
-class Listing(fields.Schema):
-    limit = fields.QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
-    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 
 class KeyCreate(fields.Schema):
@@ -83,7 +77,7 @@ class KeyPatch(fields.Schema):
     "List organizations, oldest first",
     role="read",
     answer=resource_page_schema(organizations.RECORD.schema),
-    query=Listing,
+    query=fields.Page,
 )
 def list_organizations(query: dict[str, Any]) -> Response:
     """List organizations. An operator sees all of them, other callers their own."""
@@ -162,7 +156,7 @@ def delete_organization(organization_id: UUID) -> None:
     "List the organization's API keys, newest first",
     role="admin",
     answer=resource_page_schema(api_keys.RECORD.schema),
-    query=Listing,
+    query=fields.Page,
 )
 def list_keys(query: dict[str, Any]) -> Response:
     """List the organization's keys. Revoked and expired keys stay in the list for a while."""

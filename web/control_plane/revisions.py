@@ -20,7 +20,7 @@ from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
 from web.control_plane.changes import caller_key, record_change
-from web.control_plane.deployments import MAX_PAGE, change_of, deployment_record
+from web.control_plane.deployments import change_of, deployment_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.context import caller, settings
 from web.gate.idempotency import once
@@ -45,10 +45,9 @@ class RevisionRead(fields.Schema):
     wait = fields.QueryInteger(minimum=0, load_default=0)
 
 
-class RevisionSearch(fields.Schema):
+class RevisionSearch(fields.Page):
     # A larger limit returns a page of the maximum size, since clients send what their user typed.
     limit = fields.QueryInteger(minimum=1, load_default=20)
-    offset = fields.QueryInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
     status = fields.QueryList(fields.OneOf(*map(str, RevisionStatus)), load_default=list)
     remote_reconciled = fields.QueryBoolean()
 
@@ -74,7 +73,7 @@ def list_revisions(deployment_id: UUID, query: dict[str, Any]) -> Response:
             conn,
             deployment_id,
             statuses=query["status"],
-            limit=min(query["limit"], MAX_PAGE),
+            limit=min(query["limit"], fields.MAX_PAGE),
             offset=query["offset"],
         )
     return resource_page([REVISION.show(row) for row in rows], offset=query["offset"])

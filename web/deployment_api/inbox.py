@@ -27,7 +27,6 @@ bp = RouteGroup("deployment_inbox", section="Inbox", switches=("disable_runs",))
 
 QUESTIONS = record("Questions", resources=listed(records.RECORD.schema), offset=COUNT, total=COUNT)
 ANSWERED = record("AnsweredQuestion", question=records.RECORD.schema, run_id=ID)
-MAX_PAGE = 100
 ASSIGNEE_LENGTH = 255
 ANSWER = "The value that `interrupt` returns. Null at a breakpoint"
 
@@ -44,7 +43,7 @@ class QuestionSearch(QuestionCriteria):
     example: ClassVar[dict[str, Any]] = {"status": "open", "limit": 10}
 
     metadata = fields.Filter(metadata={"description": "Metadata of the thread"})
-    limit = fields.StrictInteger(minimum=0, maximum=MAX_PAGE, load_default=20)
+    limit = fields.StrictInteger(minimum=0, maximum=fields.MAX_PAGE, load_default=20)
     offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 
 

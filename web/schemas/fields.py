@@ -37,6 +37,7 @@ class Rule(str):
 
 
 MAX_ITEMS = 1000
+MAX_PAGE = 100  # items
 MAX_OFFSET = 2**62  # the database counts in 64 bits
 MAX_EXACT_FLOAT = 2**53  # above it a float stands for several integers
 FILTER_KEYS = 100
@@ -369,6 +370,13 @@ class QueryInteger(StrictInteger):
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
             raise ValidationError([self.type_rule])
         return self._within(int(value))
+
+
+class Page(Schema):
+    """The page of a list, in a query string."""
+
+    limit = QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
+    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
 
 
 QUERY_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
