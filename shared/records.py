@@ -151,3 +151,8 @@ def _source(name: str, field: RecordField) -> str:
     if field.value is not None:
         return f"value_of_{name}(row)"
     return f"row[{_columns(name, field)[0]!r}]"
+
+
+def one_line(text: str) -> str:
+    """Return a text of strangers for display: on one line, without control characters and marks of text direction."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

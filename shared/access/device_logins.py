@@ -20,7 +20,7 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
 from shared.errors import NotFound, TooMany, Unavailable
 from shared.infra.tokens import new_token, token_hash
-from shared.oauth.openid import one_line
+from shared.records import one_line
 from shared.sql import statement
 
 LIFETIME_SECONDS = 600

@@ -35,6 +35,7 @@ from shared.errors import AddressRefused, Invalid, OutsideFailed
 from shared.infra import egress
 from shared.oauth import token_endpoint
 from shared.oauth.token_endpoint import OAuthClient, TokenRefused, Tokens
+from shared.records import one_line
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -309,11 +310,6 @@ def _name(claims: Mapping[str, Any]) -> str:
     if isinstance(email, str) and email.strip() and email != name:
         name = f"{name} <{email}>" if name else email
     return one_line(name or str(claims["sub"]))[:MAX_NAME]
-
-
-def one_line(text: str) -> str:
-    """Return a text of strangers for display: on one line, without control characters and marks of text direction."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def logout_url(settings: Settings, *, id_token: str | None, return_to: str) -> str | None:

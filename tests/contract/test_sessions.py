@@ -158,6 +158,21 @@ def test_another_cookie_of_the_same_name_does_not_replace_the_session(
     assert client.get("/v2/me", headers=headers).status_code == 200
 
 
+def test_many_cookies_cause_few_lookups(
+    ann: Browser, signing_app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(sessions, "find", lambda token, settings: looked_up.append(token))
+    jar = "; ".join(f"{COOKIE}=t{number}" for number in range(300))
+    client = signing_app.test_client(use_cookies=False)
+    headers = {**OF_CONSOLE, CSRF: "?", "Cookie": jar}
+    assert client.get("/v2/sign-in/session", headers=headers).json == {
+        "session": None,
+        "ended": sessions.ENDED,
+    }
+    assert len(looked_up) == 5
+
+
 def test_an_unknown_session_is_counted_as_a_wrong_key(ann: Browser, signing_app: Flask) -> None:
     limits.start_failures(signing_app)
     token = "ryd_session_unknown"

@@ -272,6 +272,7 @@ def get_session() -> Response:
         return uncached(jsonify(session=None, ended=None))
     if not session_cookie.is_from_console(settings()):
         raise Forbidden("Only the console may read the session")
+    limits.count_address(client_network(settings()))
     tokens, ended = session_cookie.session_tokens(settings()), None
     for token in tokens:
         try:

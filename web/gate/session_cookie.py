@@ -34,6 +34,7 @@ SESSION, SIGN_IN = "runyard_session", "runyard_sign_in"
 HOST_PREFIX = "__Host-"
 NAMES = frozenset({SESSION, SIGN_IN, f"{HOST_PREFIX}{SESSION}", f"{HOST_PREFIX}{SIGN_IN}"})
 CSRF_HEADER = "X-Runyard-CSRF"
+MAX_VALUES = 5
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _CSRF = "HTTP_" + CSRF_HEADER.upper().replace("-", "_")
 _TAKEN_COOKIES, _TAKEN_CSRF = "runyard.cookies", "runyard.csrf"  # keys in the WSGI environment
@@ -78,9 +79,10 @@ def session_tokens(settings: Settings) -> Sequence[str]:
 
 
 def values_of(name: str, settings: Settings) -> Sequence[str]:
-    """Return the values of one of the service's cookies."""
+    """Return the values of one of the service's cookies, at most MAX_VALUES: each is looked up or decrypted."""
     expected = full_name(name, settings)
-    return [value for sent, value in request.environ.get(_TAKEN_COOKIES, ()) if sent == expected and value]
+    values = [value for sent, value in request.environ.get(_TAKEN_COOKIES, ()) if sent == expected and value]
+    return values[:MAX_VALUES]
 
 
 def is_from_console(settings: Settings) -> bool:

@@ -28,6 +28,7 @@ from shared.infra import egress, trace_context, tracing
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, database_time
+from shared.records import one_line
 from shared.runs import webhooks
 from shared.runs.read import RUN
 from shared.runs.webhooks import TEMPLATE, Delivery, QuestionEvent
@@ -141,8 +142,8 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     return orjson.dumps(body)
 
 
-# Characters with a meaning in chat messages, such as a mention of everybody.
-PLAIN_TEXT = str.maketrans({"<": "‹", ">": "›", "@": "＠"})
+# Characters with a meaning in chat messages, such as a mention of everybody, or a link whose text is another address.
+PLAIN_TEXT = str.maketrans({"<": "‹", ">": "›", "@": "＠", "[": "［", "]": "］"})
 VERBS = {
     QuestionEvent.ASKED: "is waiting for an answer",
     QuestionEvent.REMINDER: "is still waiting for an answer",
@@ -153,14 +154,15 @@ VERBS = {
 def question_content(delivery: Delivery, service_url: str) -> bytes:
     """Return the body of a delivery about a question.
 
-    Incoming webhooks of chats show `text`. It must not mention anyone, whatever a user wrote into the title.
+    Incoming webhooks of chats show `text`. It is one line, mentions nobody, and hides no address behind another text,
+    whatever a user wrote into the title.
     """
     question = delivery.values
     path = "/".join(
         quote(part, safe="") for part in ("d", delivery.deployment_name, "threads", question["thread_id"])
     )
     url = f"{service_url.rstrip('/')}/o/#/{path}"
-    title = question["thread_title"] or "A thread"
+    title = one_line(question["thread_title"]) or "A thread"
     text = f"{delivery.deployment_name}: “{title}” {VERBS[QuestionEvent(delivery.status)]}.".translate(
         PLAIN_TEXT
     )

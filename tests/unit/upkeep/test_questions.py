@@ -69,6 +69,9 @@ def events() -> list[str]:
     return [row["status"] for row in deliveries()]
 
 
+TITLE = "<!here>\n@all [yes](https://evil.example)"
+
+
 def body_of(row: Mapping[str, Any]) -> Any:
     """Return the body of a delivery, as it is sent."""
     with connection() as conn:
@@ -84,7 +87,7 @@ def body_of(row: Mapping[str, Any]) -> Any:
 def test_a_question_is_announced_once_with_its_record(
     questions: Questions, deployment: DeploymentRef
 ) -> None:
-    question_id = ask(deployment, rules={"webhook": URL}, metadata={"title": "<!here> @all"})
+    question_id = ask(deployment, rules={"webhook": URL}, metadata={"title": TITLE})
     questions.send_webhooks()
     questions.send_webhooks()
 
@@ -94,10 +97,13 @@ def test_a_question_is_announced_once_with_its_record(
     body = body_of(row)
     assert body["type"] == "question.asked"
     assert body["url"] == f"https://run.example/o/#/d/app/threads/{asked['thread_id']}"
-    assert body["text"] == f"app: “‹!here› ＠all” is waiting for an answer. {body['url']}"
+    assert (
+        body["text"]
+        == f"app: “‹!here› ＠all ［yes］(https://evil.example)” is waiting for an answer. {body['url']}"
+    )
     assert body["question"]["id"] == str(question_id)
     assert body["question"]["value"] == {"question": "May I?"}
-    assert body["question"]["metadata"]["title"] == "<!here> @all"
+    assert body["question"]["metadata"]["title"] == TITLE
     with connection() as conn:
         (found,), total = webhook_records.search(conn, deployment.id, limit=10, offset=0)
     shown = webhook_records.RECORD.show(found)
