@@ -42,6 +42,7 @@ USED = "This link has been used. It is for one answer."
 EXPIRED = "This link has expired."
 REFUSED = "This answer is not allowed."
 CLOSED = "This question does not need an answer any more."
+CHANGED = "This question has changed. Read it again before you answer."
 
 RECORD = Record(
     "QuestionLink",
@@ -60,6 +61,9 @@ QUESTION = Record(
     "LinkedQuestion",
     {
         "value": RecordField(ANYTHING),
+        "version": RecordField(
+            {"description": "Another one when the graph has asked the question with another value", **TEXT}
+        ),
         "kind": RecordField(one_of(records.INTERRUPT, records.BREAKPOINT)),
         "thread_title": RecordField(TEXT, reads=("title",)),
         "deployment_name": RecordField(TEXT),
@@ -139,8 +143,11 @@ def _hides_questions(deployment: DeploymentRef) -> bool:
     return auth is not None and auth.disable_studio_auth
 
 
-def answer(token: str, answer: Any, settings: Settings, *, address: str) -> Row:
+def answer(token: str, answer: Any, settings: Settings, *, version: str | None, address: str) -> Row:
     """Answer the question of a link. Returns the link's row as it was before.
+
+    A node that runs again may ask the same question with another value. An answer with the `version` that the person has
+    read counts for no other one. Raises Conflict.
 
     At a deployment with its own authorization, the handlers decide about the Studio user, as for an answer by a tool of
     the platform. Raises NotFound, Gone, Invalid for a value at a breakpoint, Forbidden if a handler refuses, and what
@@ -159,7 +166,7 @@ def answer(token: str, answer: Any, settings: Settings, *, address: str) -> Row:
         event_retention_seconds=settings.event_retention_seconds,
     )
     try:
-        creation.create_runs(creator, [answers.answer_request(link, answer)], part=_Use(link, token))
+        creation.create_runs(creator, [answers.answer_request(link, answer)], part=_Use(link, token, version))
     except (QuestionClosed, NotFound) as error:  # their texts say more than the holder of a link may know
         raise Gone(CLOSED) from error
     except Denied as error:
@@ -173,12 +180,15 @@ class _Use:
 
     link: Row
     token: str
+    version: str | None
 
     def begin(self, conn: Connection) -> None:
-        """Mark the link. Raises NotFound, Gone. Locks the thread first, as every answer does."""
+        """Mark the link. Raises NotFound, Gone, Conflict. Locks the thread first, as every answer does."""
         threads.lock(conn, self.link["deployment_id"], self.link["thread_id"])
+        current, _ = find(conn, self.token)
+        if self.version not in (None, current["version"]):
+            raise Conflict(CHANGED)
         if not _USE.count(conn, link_id=self.link["link_id"]):
-            find(conn, self.token)
             raise Gone(USED)
 
     def complete(self, conn: Connection, created: Sequence[Created]) -> None:

@@ -29,6 +29,7 @@ UPDATE question_link SET revoked_at = now() WHERE link_id = :link_id AND revoked
 SELECT l.link_id, l.label, l.revoked_at IS NOT NULL AS is_revoked, l.used_at IS NOT NULL AS is_used,
     l.expires_at <= now() AS is_expired, q.question_id, q.closed_at IS NOT NULL AS is_closed, q.deployment_id,
     q.thread_id, q.kind, q.value, q.title, q.asked_at, d.name AS deployment_name,
+    encode(sha256(convert_to(CAST(q.value AS text), 'UTF8')), 'hex') AS version,
     CASE WHEN q.expired_at IS NULL AND q.on_expiry ->> 'action' IN ('answer', 'cancel')
         THEN least(l.expires_at, q.expires_at) ELSE l.expires_at END AS expires_at
 FROM question_link l

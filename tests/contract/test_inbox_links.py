@@ -68,6 +68,7 @@ def test_a_person_without_an_account_answers_once(
     assert status == 200
     assert {**shown, "asked_at": ""} == {
         "value": {"question": "May I?"},
+        "version": shown["version"],
         "kind": "interrupt",
         "thread_title": "Refund",
         "deployment_name": "chat",
@@ -191,6 +192,22 @@ def test_a_link_that_ends_while_it_is_answered_creates_no_run(
     monkeypatch.setattr(links, "find", find_and_revoke)
     assert answer(anonymous, token) == (410, {"detail": links.REVOKED})
     assert len(runs_of(question_id)) == 1
+
+
+def test_an_answer_to_a_question_that_has_changed_does_not_count(
+    client: FlaskClient, anonymous: FlaskClient, question_id: UUID
+) -> None:
+    """A node that runs again asks the same question, perhaps with another value."""
+    _, token = create(client, question_id)
+    read = show(anonymous, token)[1]["version"]
+    with connection() as conn:
+        conn.execute(text('UPDATE question SET value = \'{"question": "May I take more?"}\''))
+    body = {"token": token, "answer": "yes", "version": read}
+    refused: Any = anonymous.post("/v2/inbox/link/answer", json=body)
+    assert (refused.status_code, refused.json["detail"]) == (409, links.CHANGED)
+    assert len(runs_of(question_id)) == 1
+    body["version"] = show(anonymous, token)[1]["version"]
+    assert anonymous.post("/v2/inbox/link/answer", json=body).status_code == 200
 
 
 def test_an_invalid_answer_does_not_use_the_link(

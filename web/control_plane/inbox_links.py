@@ -65,6 +65,13 @@ class LinkToken(fields.Schema):
 class LinkAnswer(LinkToken, Answer):
     example: ClassVar[dict[str, Any]] = {"token": EXAMPLE_TOKEN, "answer": True}
 
+    version = fields.StrictString(
+        max_length=100,
+        allow_none=True,
+        load_default=None,
+        metadata={"description": "The version of the question that the person has read"},
+    )
+
 
 @bp.operation(
     "POST /v2/inbox/<question_id>/link",
@@ -153,12 +160,21 @@ def get_linked_question() -> Response:
     role="open",
     body=LinkAnswer,
     answer=links.QUESTION.schema,
-    errors=(400, 404, 410, 413, 429),
+    errors=(400, 404, 409, 410, 413, 429),
 )
 def answer_linked_question() -> Response:
-    """Answer the question of a link, once. Returns the question, or 410 as the route before."""
+    """Answer the question of a link, once. Returns the question, or 410 as the route before.
+
+    With `version`, returns 409 if the question has another value than the person has read.
+    """
     with _from_anyone(LinkAnswer) as body:
-        link = links.answer(body["token"], body["answer"], settings(), address=client_address(settings()))
+        link = links.answer(
+            body["token"],
+            body["answer"],
+            settings(),
+            version=body["version"],
+            address=client_address(settings()),
+        )
     return jsonify(links.QUESTION.show(link))
 
 

@@ -163,12 +163,18 @@ scenario("a link answers one question once, without a key", async (it) => {
   await page.getByText("may I?").waitFor();
   await it.check();
   await page.getByRole("textbox", { name: "Answer" }).fill("by link");
+  it.allow(/409/);
+  const changed = { status: 409, json: { detail: "This question has changed." } };
+  await page.route("**/v2/inbox/link/answer", (route) => route.fulfill(changed), { times: 1 });
+  await page.getByRole("button", { name: "Answer" }).click();
+  await page.getByText("This question has changed.").waitFor();
+  assert.ok(JSON.parse(requests.find((request) => request.url().endsWith("/link/answer")).postData()).version);
   await page.getByRole("button", { name: "Answer" }).click();
   await page.getByRole("heading", { name: "Thank you" }).waitFor();
   await it.check();
   await until(async () => (await threadOf(it, id)).values.log?.includes("by link"), "the answer did not arrive");
   const calls = requests.filter((request) => !/\/o\/(static|answer)/.test(request.url()) && !request.url().startsWith("data:"));
-  assert.deepEqual(calls.map((request) => new URL(request.url()).pathname), ["/v2/inbox/link/question", "/v2/inbox/link/answer"]);
+  assert.deepEqual(calls.map((request) => new URL(request.url()).pathname), ["question", "answer", "question", "answer"].map((route) => `/v2/inbox/link/${route}`));
   assert.ok(calls.every((request) => !request.headers()["x-api-key"]));
   assert.equal((await questionsOn(it, topic, "answered"))[0].answer, "by link");
   it.allow(/40[14]|410/); // the browser reports each refused call

@@ -7,10 +7,10 @@ import "./core/theme.js";
 import { QuestionForm } from "./parts/question.js";
 import { Ago, ErrorBox } from "./parts/small.js";
 
-/** @typedef {{value: any, kind: "interrupt" | "breakpoint", response_schema?: any, thread_title: string, deployment_name: string, asked_at: string, expires_at: string, label: string | null}} LinkedQuestion */
+/** @typedef {{value: any, version: string, kind: "interrupt" | "breakpoint", response_schema?: any, thread_title: string, deployment_name: string, asked_at: string, expires_at: string, label: string | null}} LinkedQuestion */
 
 const ROOT = new URL("../../../../", import.meta.url);
-const GONE = 410, UNKNOWN = 404;
+const GONE = 410, UNKNOWN = 404, CHANGED = 409;
 
 class LinkError extends Error {
   /** @param {number} status 0 if the service was not reached @param {string} detail */
@@ -55,17 +55,19 @@ function AnswerPage({ token }) {
   const [isSent, setSent] = useState(false);
   const load = () => {
     setError(null);
-    call("question", { token }).then(setQuestion, setError);
+    return call("question", { token }).then(setQuestion, setError);
   };
-  useEffect(load, []);
+  useEffect(() => void load(), []);
   const send = async (/** @type {any} */ answer) => {
     setSending(true);
     setError(null);
     try {
-      await call("answer", { token, answer });
+      await call("answer", { token, answer, version: question?.version });
       setSent(true);
-    } catch (failure) {
-      setError(/** @type {LinkError} */ (failure));
+    } catch (error) {
+      const failure = /** @type {LinkError} */ (error);
+      if (failure.status === CHANGED) await load();
+      setError((current) => (failure.status === CHANGED && current) || failure);
     }
     setSending(false);
   };
