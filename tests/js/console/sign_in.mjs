@@ -13,7 +13,7 @@ async function signIn({ page, url, allow, isNarrow }, place = "/") {
   await page.getByRole("button", { name: "Allow" }).click();
   if (place === "/") await page.getByRole("heading", { name: "Overview" }).waitFor();
   if (isNarrow) await page.getByRole("button", { name: "Menu" }).click();
-  await page.getByText(PERSON).waitFor();
+  await page.getByText(`${PERSON}, admin`).waitFor();
 }
 
 const cookieOf = async ({ page }) => (await page.context().cookies()).find(({ name }) => name === COOKIE);
