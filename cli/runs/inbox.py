@@ -305,20 +305,25 @@ def _words(row: Row) -> str:
     value = row["value"]
     if row["kind"] == "breakpoint":
         text = f"Continue with {', '.join(map(str, value or [])) or 'the next node'}?"
+    elif actions := _actions(value):
+        text = f"Approve {', '.join(str(one.get('name') or one.get('action')) for one in actions)}?"
     elif isinstance(value, dict):
         head = next((value[name] for name in HEADS if isinstance(value.get(name), str)), None)
-        names = [str(one.get("name") or one.get("action")) for one in _actions(value)]
-        text = f"Approve {', '.join(names)}?" if names else head or json_text(value)
+        text = head or json_text(value)
     else:
         text = as_text(value)
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_WORDS else f"{line[:SHOWN_WORDS]} …"
 
 
-def _actions(value: Row) -> list[Row]:
-    """Return the tool calls of a question in the shape of `HumanInTheLoopMiddleware`."""
-    actions = value.get("action_requests")
-    return [one for one in actions if isinstance(one, dict)] if isinstance(actions, list) else []
+def _actions(value: Any) -> list[Row]:
+    """Return the tool calls of a question in the shape of `HumanInTheLoopMiddleware` or of `HumanInterrupt`."""
+    if isinstance(value, dict) and isinstance(value.get("action_requests"), list):
+        actions = value["action_requests"]
+    else:
+        requests = value if isinstance(value, list) else [value]
+        actions = [one.get("action_request") for one in requests if isinstance(one, dict)]
+    return [one for one in actions if isinstance(one, dict)]
 
 
 def _line(row: Row) -> str:

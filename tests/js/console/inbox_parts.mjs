@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 
-const { afterAnswer, draftText, filtersOf, groupsOf, isAnswerable, linkState, nameOf, neighbour, snoozeTimes, titleOf } = await import("../../../web/static/console/parts/inbox.js");
+const { afterAnswer, draftText, expiryVerb, filtersOf, groupsOf, isAnswerable, linkState, nameOf, neighbour, snoozeTimes, titleOf } = await import("../../../web/static/console/parts/inbox.js");
 const { headOf, wordsOf } = await import("../../../web/static/console/parts/question_shapes.js");
 
 const NOW = Date.parse("2026-03-04T12:00:00Z");
@@ -48,6 +48,8 @@ suite("parts", () => {
     assert.equal(wordsOf(question("1", null, { kind: "breakpoint" })), "Continue with the next node?");
     assert.equal(wordsOf(question("1", { action_requests: [{ name: "pay", args: {}, description: "20 EUR" }] })), "Approve pay? 20 EUR");
     assert.equal(wordsOf(question("1", { action_requests: [{ name: "pay", args: {} }, { name: "write", args: {} }] })), "Approve pay, write?");
+    const asking = { action_request: { action: "Size", args: {} }, config: { allow_respond: true } };
+    assert.equal(wordsOf(question("1", [asking])), "Answer Size?");
     assert.equal(wordsOf(question("1", { amount: 3 })), '{"amount":3}');
     assert.equal(wordsOf(question("1", null)), "null");
     assert.deepEqual(headOf({ text: "a", b: 1 }), { words: "a", rest: { b: 1 } });
@@ -68,6 +70,7 @@ suite("parts", () => {
     assert.deepEqual([linkState(link, NOW), linkState({ ...link, used_at: "x" }, NOW), linkState({ ...link, revoked_at: "x" }, NOW), linkState({ ...link, expires_at: "2026-03-04T00:00:00Z" }, NOW)], ["active", "used", "revoked", "expired"]);
     assert.deepEqual([titleOf(question("1", "")), titleOf(question("1", "", { thread_title: "Order 1" }))], ["Thread deadbeef", "Order 1"]);
     assert.deepEqual([nameOf({ key: { id: "k1", name: "ops" } }), nameOf({ key: { id: "k1", name: "" } }), nameOf({ key: null }), nameOf({ user: { id: "u1", name: "Ann" }, key: null })], ["ops", "k1", "me", "Ann"]);
+    assert.deepEqual([0, 1].map((now) => expiryVerb("1970-01-01T00:00:00.001Z", now)), ["expires", "expired"]);
     assert.deepEqual(["open", "snoozed", "answered", "expired", "closed"].map((status) => isAnswerable({ status })), [true, true, false, false, false]);
   });
 });

@@ -101,6 +101,17 @@ suite("parts", () => {
     assert.deepEqual(request.actions[0].choices, ["accept", "ignore"]);
     assert.deepEqual(answerOf(request, [{ choice: "ignore", args: {}, message: "" }]), [{ type: "ignore", args: null }]);
     for (const free of ["Which?", { question: "?" }, [], [1], null, 5, { action_requests: [] }]) assert.equal(requestOf({ id: "1", value: free }), null);
+    const forbidding = { ...value, config: { allow_accept: false } };
+    for (const unanswerable of [forbidding, [value, forbidding], { action_request: 1, config: 1 }]) assert.equal(requestOf({ id: "1", value: unanswerable }), null);
+  });
+
+  test("a malformed request does not fail the page of all questions", () => {
+    assert.equal(requestOf({ id: "1", value: { action_requests: [null] } }), null);
+    const action = { name: "pay", args: {}, description: { text: "?" } };
+    for (const reviews of [null, [null], [{ action_name: "pay", allowed_decisions: 5 }], [{ action_name: "pay", allowed_decisions: ["constructor", null] }]]) {
+      const request = requestOf({ id: "1", value: { action_requests: [action], review_configs: reviews } });
+      assert.deepEqual([request.actions[0].choices.length, request.actions[0].description], [4, ""]);
+    }
   });
 
   test("closed subgraphs stand for what is in them", () => {

@@ -77,6 +77,17 @@ def test_open_questions_are_listed_with_their_words(served: ControlPlane) -> Non
     assert [row["id"] for row in rows] == [Q, OTHER]
 
 
+ACTION = {"action_request": {"action": "pay", "args": {}}, "config": {"allow_accept": True}}
+
+
+@pytest.mark.parametrize("value", [ACTION, [ACTION], {"action_requests": [{"name": "pay"}, None]}])
+def test_a_request_for_a_tool_call_is_listed_with_the_name_of_the_tool(
+    served: ControlPlane, value: Any
+) -> None:
+    served.answers[LIST] = [(200, {"resources": [question(value=value)], "offset": 0, "total": 1})]
+    assert "Approve pay?" in runyard(served, "inbox", "list").stdout
+
+
 def test_filters_are_those_of_the_api(served: ControlPlane) -> None:
     words = "app --status all -a agent --assignee ann --since 2h --until 2026-02-01T00:00:00Z".split()
     ran = runyard(served, "inbox", "list", *words, "-m", "customer=acme", "-m", "level=3")

@@ -81,6 +81,9 @@ export function filtersOf(query, now = Date.now()) {
 /** Return whether a question can still be answered. @param {{status: Status}} question */
 export const isAnswerable = ({ status }) => status === "open" || status === "snoozed";
 
+/** The verb for the end of an open question's time; a question may stay open after it. @param {string} at @param {number} [now] milliseconds */
+export const expiryVerb = (at, now = Date.now()) => (new Date(at).getTime() <= now ? "expired" : "expires");
+
 /** The title of a question's thread; the end of its id if it has no title. @param {{thread_title: string, thread_id: string}} question */
 export const titleOf = ({ thread_title: title, thread_id: id }) => title || `Thread ${short(id)}`;
 

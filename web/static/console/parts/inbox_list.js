@@ -4,7 +4,7 @@ import { html } from "../core/dom.js";
 import { plain } from "../core/format.js";
 import { href } from "../core/router.js";
 import { Ago, Pill } from "./index.js";
-import { isAnswerable, titleOf } from "./inbox.js";
+import { expiryVerb, isAnswerable, titleOf } from "./inbox.js";
 import { wordsOf } from "./question_shapes.js";
 
 /** @typedef {import("./inbox.js").Question} Question */
@@ -47,5 +47,5 @@ function RowState({ question }) {
   return html`
     ${assignee && html`<span class="chip">${plain(assignee)}</span>`}
     ${snoozed && status === "snoozed" && html`<span>snoozed until <${Ago} at=${snoozed} /></span>`}
-    ${expires && html`<span class="inbox-expiry">expires <${Ago} at=${expires} /></span>`}`;
+    ${expires && html`<span class="inbox-expiry">${expiryVerb(expires)} <${Ago} at=${expires} /></span>`}`;
 }

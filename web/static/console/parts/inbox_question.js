@@ -7,7 +7,7 @@ import { useResource } from "../core/resource.js";
 import { href } from "../core/router.js";
 import { can, me } from "../core/session.js";
 import { ask } from "./dialog.js";
-import { draftText, isAnswerable, nameOf, titleOf } from "./inbox.js";
+import { draftText, expiryVerb, isAnswerable, nameOf, titleOf } from "./inbox.js";
 import { Ago, Button, Code, ErrorBox, Json, Pill, notify } from "./index.js";
 import { Message } from "./message.js";
 import { areMessages, normal } from "./messages.js";
@@ -78,7 +78,7 @@ function Facts({ question }) {
     ${run && html`<a href=${href(["d", name, "runs", thread, run])}>Run ${short(run)}</a>`}
     ${question.assignee && html`<span>assigned to <b>${plain(question.assignee)}</b></span>`}
     ${question.status === "snoozed" && html`<span>snoozed until <${Ago} at=${question.snoozed_until} /></span>`}
-    ${isAnswerable(question) && question.expires_at && html`<span>expires <${Ago} at=${question.expires_at} />${expiryText(question.on_expiry)}</span>`}
+    ${isAnswerable(question) && question.expires_at && html`<span>${expiryVerb(question.expires_at)} <${Ago} at=${question.expires_at} />${expiryVerb(question.expires_at) === "expires" && expiryText(question.on_expiry)}</span>`}
   </p>`;
 }
 

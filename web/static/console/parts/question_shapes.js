@@ -26,26 +26,41 @@ const INBOX_CHOICES = /** @type {[string, Choice][]} */ ([
 ]);
 const ALL_CHOICES = Object.values(CHOICE_OF_MIDDLEWARE);
 
-/** Parse a question of a known shape. Returns null for any other shape. @param {Question} question @returns {Request|null} */
+/**
+ * Parse a question of a known shape. Returns null for any other shape, and for a request that allows no decision.
+ * @param {Question} question
+ * @returns {Request|null}
+ */
 export function requestOf(question) {
   const { value } = question;
-  if (Array.isArray(value?.action_requests) && value.action_requests.length) return { kind: "batch", actions: batchedActions(value) };
+  if (isFilledList(value?.action_requests, isObject)) return { kind: "batch", actions: batchedActions(value) };
   if (value?.type === "tool_approval" && typeof value.name === "string") return { kind: "single", actions: [singleAction(value, question.response_schema)] };
   const requests = Array.isArray(value) ? value : [value];
-  if (requests.length && requests.every((each) => each?.action_request && each?.config)) return { kind: "inbox", actions: requests.map(inboxAction) };
-  return null;
+  if (!isFilledList(requests, (each) => isObject(each?.action_request) && isObject(each.config))) return null;
+  const actions = requests.map(inboxAction);
+  return actions.every(({ choices }) => choices.length) ? { kind: "inbox", actions } : null;
 }
 
+/** @param {any} value */
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** @param {any} list @param {(item: any) => boolean} isItem */
+const isFilledList = (list, isItem) => Array.isArray(list) && list.length > 0 && list.every(isItem);
+
+/** The first of the descriptions that is text; else "". @param {...any} descriptions @returns {string} */
+const described = (...descriptions) => descriptions.find((each) => typeof each === "string") ?? "";
+
 /** Actions of a request for all tool calls of a turn. @param {any} value @returns {Action[]} */
-function batchedActions({ action_requests: requests, review_configs: configs = [] }) {
+function batchedActions({ action_requests: requests, review_configs: reviews }) {
+  const configs = Array.isArray(reviews) ? reviews : [];
   return requests.map((/** @type {any} */ request, /** @type {number} */ at) => {
     const name = request.name ?? request.action;
-    const config = configs[at]?.action_name === name ? configs[at] : configs.find((/** @type {any} */ each) => each.action_name === name);
+    const config = configs[at]?.action_name === name ? configs[at] : configs.find((/** @type {any} */ each) => each?.action_name === name);
     const argsKey = "arguments" in request ? "arguments" : "args";
     return {
       name, argsKey,
       args: request[argsKey] ?? {},
-      description: request.description ?? config?.description ?? "",
+      description: described(request.description, config?.description),
       choices: choicesAmong(config?.allowed_decisions),
       schema: config?.args_schema ?? config?.arguments_schema,
     };
@@ -61,7 +76,7 @@ function singleAction(value, answerSchema) {
   const edited = edit && resolved(edit.properties?.edited_action, root);
   const args = edited?.properties?.args && { ...resolved(edited.properties.args, root), $defs: root.$defs };
   return {
-    name: value.name, argsKey: "args", args: value.args ?? {}, description: value.description ?? "",
+    name: value.name, argsKey: "args", args: value.args ?? {}, description: described(value.description),
     choices: choicesAmong(branches.length ? branches.map(typeOf) : undefined), schema: args,
   };
 }
@@ -69,14 +84,14 @@ function singleAction(value, answerSchema) {
 /** Action of a `HumanInterrupt`. @param {any} value @returns {Action} */
 function inboxAction({ action_request: request, config, description }) {
   return {
-    name: request.action, argsKey: "args", args: request.args ?? {}, description: description ?? "",
+    name: request.action, argsKey: "args", args: request.args ?? {}, description: described(description),
     choices: INBOX_CHOICES.filter(([name]) => config[name]).map(([, choice]) => choice),
   };
 }
 
-/** Choices of the allowed decisions; all choices if the request names none. @param {string[]|undefined} allowed @returns {Choice[]} */
+/** Choices of the allowed decisions; all choices if the request names none. @param {any} allowed @returns {Choice[]} */
 function choicesAmong(allowed) {
-  const known = (allowed ?? []).map((each) => CHOICE_OF_MIDDLEWARE[each]).filter(Boolean);
+  const known = (Array.isArray(allowed) ? allowed : []).filter((each) => Object.hasOwn(CHOICE_OF_MIDDLEWARE, each)).map((each) => CHOICE_OF_MIDDLEWARE[each]);
   return known.length ? known : ALL_CHOICES;
 }
 
@@ -143,7 +158,8 @@ export function wordsOf({ kind, value, response_schema }, limit = 200) {
   const request = requestOf({ id: "", value, response_schema });
   if (request) {
     const [first] = request.actions;
-    const name = `Approve ${request.actions.map((action) => plain(String(action.name))).join(", ")}?`;
+    const verb = request.actions.some(({ choices }) => choices.includes("accept")) ? "Approve" : "Answer";
+    const name = `${verb} ${request.actions.map((action) => plain(String(action.name))).join(", ")}?`;
     return text(request.actions.length === 1 && first.description ? `${name} ${withoutMarks(first.description)}` : name, limit);
   }
   const head = headOf(value);
