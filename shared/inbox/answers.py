@@ -32,6 +32,7 @@ _OF_THREAD = statement("inbox.of_thread")
 _MARK = statement("inbox.mark_cancelled")
 NO_VALUE = "A breakpoint takes no value: the answer must be null, which continues the run."
 WENT_ON = "This question is not open any more: its thread went on without an answer."
+NO_ASSISTANT = "The assistant that asked this question is deleted. Resume the thread with another assistant, or cancel its run."
 OF_ONE_RUN = (RETRY_OF, A2A)  # keys in a run's metadata that a run that continues it must not have
 
 
@@ -48,8 +49,9 @@ class AnswerQuestion:
     def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
         """Return the request as the continuation of the run that asked. Locks the thread.
 
-        The new run has that run's assistant, metadata, config, context, webhook and stream settings. Raises NotFound,
-        Invalid for a value at a breakpoint, and QuestionClosed if the question is answered or closed already.
+        The new run has that run's assistant, metadata, config, context, webhook and stream settings. Raises NotFound
+        if the question or its assistant is deleted, Invalid for a value at a breakpoint, and QuestionClosed if the
+        question is answered or closed already.
         """
         keys = {"deployment_id": deployment.id, "thread_id": request.thread_id}
         # A statement of its own, so that the next one sees what the previous holder of the lock has committed.
@@ -58,6 +60,8 @@ class AnswerQuestion:
         if row is None:
             raise records.missing()
         _require_open(row)
+        if not row["has_assistant"]:
+            raise NotFound(NO_ASSISTANT)
         if row["kind"] == BREAKPOINT:
             if self.answer is not None:
                 raise Invalid(NO_VALUE, loc=("body", "answer"))

@@ -253,7 +253,10 @@ WHERE question_id = :question_id AND closed_at IS NULL
 
 -- name: of_thread
 SELECT q.closed_at, q.kind, q.interrupt_id, q.run_id, q.assistant_id, q.answered_at, q.answered_by, q.answered_from,
-    t.interrupts
+    t.interrupts,
+    EXISTS (
+        SELECT FROM assistant a WHERE a.deployment_id = q.deployment_id AND a.assistant_id = q.assistant_id
+    ) AS has_assistant
 FROM thread t JOIN question q ON q.deployment_id = t.deployment_id AND q.thread_id = t.thread_id
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id AND q.question_id = :question_id
 

@@ -141,6 +141,17 @@ def test_the_answer_continues_with_the_configuration_of_the_run_that_asked(
     assert kwargs["config"]["configurable"]["run_id"] == run_id
 
 
+def test_a_question_of_a_deleted_assistant_stays_open(api: Api, inbox: ControlPlane) -> None:
+    assistant: Any = api.post("/assistants", {"graph_id": "other"}).json
+    ask(api, assistant_id=assistant["assistant_id"])
+    assert api.delete(f"/assistants/{assistant['assistant_id']}").status_code == 204
+    (question,) = listed(inbox)
+    refused = answer(inbox, question)
+    assert refused.status_code == 404
+    assert "The assistant that asked this question is deleted." in refused.json["detail"]
+    assert len(listed(inbox)) == 1
+
+
 def test_a_breakpoint_takes_null_and_nothing_else(api: Api, inbox: ControlPlane) -> None:
     run = ask(api, {}, next=["work"])
     (question,) = listed(inbox)
