@@ -23,10 +23,11 @@ WIDE = 120  # columns that full ids need
 SHOWN_CHARACTERS = 2_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Texts of services, graphs and models are untrusted: their control characters must never reach the terminal.
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Characters that `json.dumps` does not escape: control characters, and surrogates, which have no UTF-8 form.
-UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff]")
+# Texts of services, graphs and models are untrusted: their control characters must never reach the terminal, nor the
+# characters that change the direction of text, which can make a question read as another one.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Characters that `json.dumps` does not escape: those above, and surrogates, which have no UTF-8 form.
+UNESCAPED = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 Row = Mapping[str, Any]
 

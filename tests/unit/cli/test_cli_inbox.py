@@ -88,6 +88,18 @@ def test_a_request_for_a_tool_call_is_listed_with_the_name_of_the_tool(
     assert "Approve pay?" in runyard(served, "inbox", "list").stdout
 
 
+def test_characters_that_reverse_text_are_not_printed(served: ControlPlane) -> None:
+    rows = [question(value="Pay \u202e001 EUR?")]
+    served.answers[LIST] = [(200, {"resources": rows, "offset": 0, "total": 1})]
+    assert "Pay \ufffd001 EUR?" in runyard(served, "inbox", "list").stdout
+    assert r'"Pay \u202e001 EUR?"' in runyard(served, "inbox", "list", "--json").stdout
+
+
+@pytest.mark.parametrize("words", [("snooze", Q, "99999999d"), ("list", "--since", "99999999d")])
+def test_a_period_that_no_calendar_has_is_refused(served: ControlPlane, words: tuple[str, ...]) -> None:
+    assert runyard(served, "inbox", *words).exit_code == 2
+
+
 def test_filters_are_those_of_the_api(served: ControlPlane) -> None:
     words = "app --status all -a agent --assignee ann --since 2h --until 2026-02-01T00:00:00Z".split()
     ran = runyard(served, "inbox", "list", *words, "-m", "customer=acme", "-m", "level=3")
