@@ -232,8 +232,13 @@ def test_a_deleted_run_ends_the_questions_of_its_checkpoint(graph: Graph, delete
     asked = graph.start()
     (run,) = owning.claim(asked)
     owning.store(run, "c")
-    waiting = {"state": dumps(make.state(graph.thread_id, "c", next=["node"])), "interrupts": dumps(ONE)}
-    owning.finish(run, thread_status=ThreadStatus.INTERRUPTED, values="{}", **waiting)
+    owning.finish(
+        run,
+        thread_status=ThreadStatus.INTERRUPTED,
+        values="{}",
+        state=dumps(make.state(graph.thread_id, "c", next=["node"])),
+        interrupts=dumps(ONE),
+    )
     assert graph.open == ["q"]
 
     with connection() as conn:
