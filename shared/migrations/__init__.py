@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 # Advisory lock that allows one process at a time to migrate.
 LOCK = 0x72756E79617264
 TRIES, PAUSE_SECONDS = 60, 1.0
+IN_USE = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 FOLDER = Path(__file__).parent
 IN_CALLERS_TRANSACTION = "in_callers_transaction"  # attribute of Alembic's configuration
 STATEMENT_TIMEOUT_SECONDS = 30  # for sessions of a transaction pooler
@@ -70,7 +71,7 @@ def upgrade(url: str, *, pooler: str = "none") -> None:
                 break
             except OperationalError as error:
                 connection.rollback()
-                if not isinstance(error.orig, psycopg.errors.LockNotAvailable) or attempt == TRIES:
+                if not isinstance(error.orig, IN_USE) or attempt == TRIES:
                     raise
                 log.warning("a table is in use: retrying version %s", _version(connection))
                 time.sleep(PAUSE_SECONDS)

@@ -1,9 +1,5 @@
 -- Questions to people, the times of a run's nodes and calls, changes of an organization, and people who sign in.
 
-ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
-ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
-ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;
-
 CREATE TABLE question (
     question_id UUID NOT NULL,
     deployment_id UUID NOT NULL,
@@ -29,17 +25,8 @@ CREATE TABLE question (
     expires_at TIMESTAMP WITH TIME ZONE,
     on_expiry JSON,
     expired_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_question PRIMARY KEY (question_id),
-    CONSTRAINT fk_question_deployment_id_thread_id FOREIGN KEY(deployment_id, thread_id) REFERENCES thread (deployment_id, thread_id) ON DELETE CASCADE
+    CONSTRAINT pk_question PRIMARY KEY (question_id)
 );
-CREATE INDEX ix_question_asked_at ON question (deployment_id, asked_at);
-CREATE INDEX ix_question_closed ON question (deployment_id, closed_at) WHERE closed_at IS NOT NULL;
-CREATE INDEX ix_question_expires ON question (deployment_id, expires_at) WHERE expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry');
-CREATE INDEX ix_question_open ON question (deployment_id, asked_at) WHERE closed_at IS NULL;
-CREATE INDEX ix_question_run_id ON question (run_id, asked_at);
-CREATE INDEX ix_question_thread ON question (deployment_id, thread_id, interrupt_id, asked_at);
-CREATE INDEX ix_question_webhook_due ON question (webhook_due_at) WHERE closed_at IS NULL AND webhook_due_at IS NOT NULL;
-CREATE UNIQUE INDEX uq_question_open ON question (deployment_id, thread_id, interrupt_id) WHERE closed_at IS NULL;
 
 CREATE TABLE question_link (
     link_id UUID NOT NULL,
@@ -121,35 +108,45 @@ CREATE INDEX ix_device_login_address ON device_login (address);
 CREATE INDEX ix_device_login_expires_at ON device_login (expires_at);
 CREATE INDEX ix_device_login_organization_id ON device_login (organization_id);
 CREATE UNIQUE INDEX uq_device_login_user_code_hash ON device_login (user_code_hash);
--- The questions of threads that were interrupted before the upgrade. Later ones come from the trigger. A thread whose documents
--- PostgreSQL cannot read is left out.
-DO $$
-DECLARE
-    t record;
+
+-- The questions of threads that were interrupted before the upgrade. Later ones come from the trigger. No thread changes
+-- meanwhile. The foreign key and the indexes follow, because it is quicker to create them for all rows.
+LOCK TABLE thread IN SHARE ROW EXCLUSIVE MODE;
+CREATE FUNCTION pg_temp.questions_before_0101(interrupts json, state json, is_breakpoint boolean)
+RETURNS TABLE (interrupt_id text, kind text, value json) LANGUAGE plpgsql AS $$
 BEGIN
-    FOR t IN SELECT h.*, r.run_id, r.assistant_id, r.status AS run_status, r.ended_at, r.key_id
-        FROM thread h JOIN LATERAL (
-            SELECT * FROM run r WHERE r.deployment_id = h.deployment_id AND r.thread_id = h.thread_id AND r.attempt > 0
-            ORDER BY r.created_seq DESC LIMIT 1) r ON true
-        WHERE h.status = 'interrupted' AND h.deployment_id IN (SELECT id FROM deployment WHERE deleted_at IS NULL)
-    LOOP
-        BEGIN
-            INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id,
-                assistant_id, asked_by, asked_at)
-            SELECT DISTINCT ON (i.value ->> 'id') gen_random_uuid(), t.deployment_id, t.thread_id, i.value ->> 'id',
-                'interrupt', i.value -> 'value', left(coalesce(t.metadata ->> 'title', ''), 120), t.run_id, t.assistant_id,
-                nullif(t.key_id, ''), t.state_updated_at
-            FROM json_each(readable(t.interrupts)) task CROSS JOIN LATERAL json_array_elements(task.value) i
-            WHERE i.value ->> 'id' IS NOT NULL;
-            IF NOT FOUND AND t.run_status = 'success' AND t.ended_at = t.state_updated_at THEN
-                INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id,
-                    assistant_id, asked_by, asked_at)
-                VALUES (gen_random_uuid(), t.deployment_id, t.thread_id, 'breakpoint', 'breakpoint',
-                    readable(t.state) -> 'next', left(coalesce(t.metadata ->> 'title', ''), 120), t.run_id, t.assistant_id,
-                    nullif(t.key_id, ''), t.state_updated_at);
-            END IF;
-        EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
-            NULL;
-        END;
-    END LOOP;
+    RETURN QUERY SELECT DISTINCT ON (i.value ->> 'id') i.value ->> 'id', 'interrupt', i.value -> 'value'
+    FROM json_each(readable(interrupts)) task CROSS JOIN LATERAL json_array_elements(task.value) i
+    WHERE length(i.value ->> 'id') <= 1000 ORDER BY i.value ->> 'id' LIMIT 1000;
+    IF NOT FOUND AND is_breakpoint THEN
+        RETURN QUERY SELECT 'breakpoint', 'breakpoint', readable(state) -> 'next';
+    END IF;
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+    RETURN;  -- PostgreSQL cannot read the thread's documents: it is left out
 END $$;
+INSERT INTO question (question_id, deployment_id, thread_id, interrupt_id, kind, value, title, run_id, assistant_id,
+    asked_by, asked_at)
+SELECT gen_random_uuid(), h.deployment_id, h.thread_id, asked.interrupt_id, asked.kind, asked.value,
+    left(coalesce(h.metadata ->> 'title', ''), 120), r.run_id, r.assistant_id, nullif(r.key_id, ''), h.state_updated_at
+FROM thread h CROSS JOIN LATERAL (
+    SELECT * FROM run r WHERE r.deployment_id = h.deployment_id AND r.thread_id = h.thread_id AND r.attempt > 0
+    ORDER BY r.created_seq DESC LIMIT 1) r
+CROSS JOIN LATERAL pg_temp.questions_before_0101(
+    h.interrupts, h.state, r.status = 'success' AND r.ended_at = h.state_updated_at) asked
+WHERE h.status = 'interrupted' AND h.deployment_id IN (SELECT id FROM deployment WHERE deleted_at IS NULL);
+DROP FUNCTION pg_temp.questions_before_0101;
+ALTER TABLE question ADD CONSTRAINT fk_question_deployment_id_thread_id FOREIGN KEY (deployment_id, thread_id)
+    REFERENCES thread (deployment_id, thread_id) ON DELETE CASCADE;
+CREATE INDEX ix_question_asked_at ON question (deployment_id, asked_at);
+CREATE INDEX ix_question_closed ON question (deployment_id, closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX ix_question_expires ON question (deployment_id, expires_at) WHERE expires_at IS NOT NULL AND expired_at IS NULL AND (closed_at IS NULL OR answered_from = 'expiry');
+CREATE INDEX ix_question_open ON question (deployment_id, asked_at) WHERE closed_at IS NULL;
+CREATE INDEX ix_question_run_id ON question (run_id, asked_at);
+CREATE INDEX ix_question_thread ON question (deployment_id, thread_id, interrupt_id, asked_at);
+CREATE INDEX ix_question_webhook_due ON question (webhook_due_at) WHERE closed_at IS NULL AND webhook_due_at IS NOT NULL;
+CREATE UNIQUE INDEX uq_question_open ON question (deployment_id, thread_id, interrupt_id) WHERE closed_at IS NULL;
+
+-- These lock all users of the tables out, and therefore come last.
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
+ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
+ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;

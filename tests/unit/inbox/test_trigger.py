@@ -21,7 +21,7 @@ from tests.support import owning
 from tests.support.creating import insert_run
 
 TABLES = (database_version.VERSIONS / "0101_inbox_and_sign_in.sql").read_text()
-FILL = TABLES[TABLES.index("DO $$") :]
+FILL = TABLES[TABLES.index("CREATE FUNCTION pg_temp") : TABLES.index("ALTER TABLE question")]
 ONE = {"task": [{"id": "q", "value": {"question": "May I?"}}]}
 TWO = {"task": [{"id": "q", "value": 1}], "other": [{"id": "r", "value": 2}]}
 
@@ -385,11 +385,13 @@ def test_the_migration_fills_in_the_questions_of_interrupted_threads(graph: Grap
     graph.ask(TWO)
     other.ask(None, next=["work"])
     updated(plain, ["work"])
+    malformed = Graph(graph.deployment)
+    malformed.ask({"task": "text"}, thread_status=ThreadStatus.INTERRUPTED)
     with connection() as conn:
         conn.execute(text("DELETE FROM question"))
         conn.exec_driver_sql(FILL)
     assert graph.open == ["q", "r"]
     assert other.open == ["breakpoint"]
-    assert plain.open == []
+    assert plain.open == malformed.open == []
     graph.end(graph.resume({"q": 1}), {"other": TWO["other"]})
     assert graph.open == ["r"]
