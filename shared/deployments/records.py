@@ -131,6 +131,8 @@ DEPLOYMENT = Record(
         "traffic": RecordField(
             listed(SHARE), ("traffic", "active_revision_id", "active_revision_number"), _traffic
         ),
+        # The lowest role of a key that the deployment's API accepts. None: it accepts no keys, or no revision serves.
+        "least_key_role": RecordField(or_null(one_of("read", "run"))),
         "image_version": RecordField(TEXT_OR_NULL, (), lambda row: None),
         "is_preview": RecordField(BOOLEAN, (), lambda row: False),
         "is_managed_deep_agent": RecordField(BOOLEAN, (), lambda row: False),
@@ -154,6 +156,9 @@ DEPLOYMENT = Record(
                                               'percent', share.percent) ORDER BY o.number)
             FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
             JOIN revision o ON o.id = share.revision_id) END""",
+        "least_key_role": """(SELECT CASE WHEN a.user_code ->> 'auth' IS NULL THEN 'read'
+            WHEN a.user_code -> 'auth' ->> 'disable_studio_auth' = 'true' THEN NULL ELSE 'run' END
+            FROM revision a WHERE a.id = d.active_revision_id)""",
         "mount_prefix": "(SELECT a.manifest -> 'http' ->> 'mount_prefix' FROM revision a"
         " WHERE a.id = d.active_revision_id)",
         "secret_names": "coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s"

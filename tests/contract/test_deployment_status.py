@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
+import pytest
 from sqlalchemy import text
 
 from shared.deployments import limits
@@ -43,6 +45,25 @@ def test_a_deployment_that_serves_nothing_and_builds_nothing_is_not_ready(contro
     serving = ended(control, again, "DEPLOYED")
     assert (serving["status"], serving["active_revision_number"]) == ("READY", 2)
     assert ended(control, control.deploy(made), "BUILD_FAILED")["status"] == "READY", "the old one serves"
+
+
+@pytest.mark.parametrize(
+    ("auth", "role"),
+    [
+        (None, "read"),
+        ({"parameters": [], "handlers": []}, "run"),
+        ({"parameters": [], "handlers": [], "disable_studio_auth": True}, None),
+    ],
+)
+def test_a_deployment_names_the_least_role_of_a_key_that_it_accepts(
+    control: ControlPlane, auth: dict[str, Any] | None, role: str | None
+) -> None:
+    made = control.create("app")
+    assert control.deploy(made)["least_key_role"] is None, "no revision serves"
+    execute("UPDATE revision SET user_code = CAST(:code AS json)", code=json.dumps({"auth": auth}))
+    execute("UPDATE deployment SET active_revision_id = latest_revision_id")
+    serving: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert serving["least_key_role"] == role
 
 
 def test_the_hosts_of_a_revision_know_when_another_one_serves(control: ControlPlane) -> None:

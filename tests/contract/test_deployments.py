@@ -76,6 +76,7 @@ def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
         "active_revision_id": None,
         "active_revision_number": None,
         "traffic": [],
+        "least_key_role": None,
         "image_version": None,
         "is_preview": False,
         "is_managed_deep_agent": False,

@@ -12,6 +12,7 @@ const { recent, remember } = await import("../../../web/static/console/core/rece
 const { me } = await import("../../../web/static/console/core/session.js");
 const { ICONS } = await import("../../../web/static/console/parts/icons.js");
 const { groupsOf } = await import("../../../web/static/console/parts/palette.js");
+const { searchable, searched } = await import("../../../web/static/console/parts/palette_sources.js");
 const { withDeployment } = await import("../../../web/static/console/parts/page.js");
 const { fitOf, placesOf } = await import("../../../web/static/console/parts/table.js");
 
@@ -34,6 +35,18 @@ suite("look", () => {
 
   test("a table fits its box as a table, without columns of low priority, or as cards", () => {
     assert.deepEqual([fitOf(1000, 8), fitOf(900, 8), fitOf(700, 8), fitOf(700, 5), fitOf(366, 5), fitOf(366, 2)], ["", "tight", "cards", "tight", "cards", "tight"]);
+  });
+
+  test("the palette searches only deployments that accept the caller", () => {
+    const all = [["open", "read"], ["guarded", "run"], ["closed", null]].map(([name, least_key_role]) => ({ id: name, name, status: "READY", least_key_role }));
+    const before = me.value;
+    me.value = { role: "read", organization: { id: "1", name: "one" }, key: null, version: "", dev: false };
+    assert.deepEqual(searchable(all), ["open"]);
+    me.value = { ...me.value, role: "run" };
+    assert.deepEqual(searchable(all), ["open", "guarded"]);
+    assert.deepEqual(searched(searchable(all), "closed"), []);
+    assert.deepEqual(searched(searchable(all), "guarded"), ["guarded"]);
+    me.value = before;
   });
 
   test("every word of a query must occur, and the start of a word counts more", () => {

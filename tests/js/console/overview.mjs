@@ -38,6 +38,30 @@ scenario("deployments, pools and figures are shown", async ({ page, open, deploy
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page is wider than the window");
 });
 
+scenario("charts are drawn when the browser's language is not a valid tag", async ({ page, open, deployments: { kitchen } }) => {
+  await page.addInitScript(() => Object.defineProperty(Navigator.prototype, "language", { get: () => "en-US@posix" }));
+  await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "echo", input: { text: "hello" } });
+  await open("/");
+  await page.getByRole("figure", { name: "Runs" }).locator("canvas").waitFor();
+});
+
+scenario("the overview and a deployment move little while they load", async ({ page, open, deployments: { kitchen } }) => {
+  await page.addInitScript(() => {
+    globalThis.shift = 0;
+    const add = (list) => { for (const entry of list.getEntries()) if (!entry.hadRecentInput) globalThis.shift += entry.value; };
+    new PerformanceObserver(add).observe({ type: "layout-shift", buffered: true });
+  });
+  const [{ id }] = (await api("GET", `/v2/deployments?name=${kitchen}`)).resources;
+  await open("/");
+  await page.getByRole("figure", { name: "Wait" }).locator("canvas").waitFor();
+  const overview = await page.evaluate(() => globalThis.shift);
+  assert.ok(overview < 0.1, `overview: ${overview}`);
+  await open(`/deployments/${id}`);
+  await page.getByRole("log").filter({ hasText: "deployed at" }).or(page.locator(".log", { hasText: "deployed at" })).first().waitFor();
+  const deployment = await page.evaluate(() => globalThis.shift);
+  assert.ok(deployment < 0.1, `deployment: ${deployment}`);
+});
+
 scenario("a deployment is opened, and the back button leads back", async ({ page, open, deployments: { kitchen } }) => {
   await open("/?window=day");
   await showAll(page);

@@ -47,6 +47,34 @@ scenario("a page that was not loaded before the service stopped says so and appe
   assert.equal(await page.getByRole("alert").count(), 0);
 });
 
+scenario("a refused page states the reason and what to do, and loads again by itself after a temporary error", async (it) => {
+  const { page, open } = it;
+  it.allow(/net::ERR_FAILED|status of (403|404|409|429|503)/);
+  const refusals = [
+    [403, "may not", "You may need another role."], [404, "Not Found", "There is nothing at this address."], [404, "Key not found", "It may have been deleted"],
+    [409, "It changed", "Reload the page"], [429, "Too many", "The page tries again by itself."], [503, "Draining", "The page tries again by itself."],
+  ];
+  const down = /\/v2\/keys/;
+  for (const [status, detail, words] of refusals) {
+    await page.route(down, (route) => route.fulfill({ status, json: { detail } }));
+    await open("/");
+    await page.getByRole("heading", { name: "Overview" }).waitFor();
+    await page.evaluate(() => { location.hash = "#/keys"; });
+    await page.getByRole("alert").filter({ hasText: words }).waitFor();
+    await page.unroute(down);
+  }
+  await page.getByRole("table").waitFor(); // after the 503
+  await page.route(down, (route) => route.abort());
+  await page.evaluate(() => { location.hash = "#/"; });
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  await page.evaluate(() => { location.hash = "#/keys"; });
+  await page.getByRole("alert").filter({ hasText: "Cannot reach the service." }).filter({ hasText: "The page tries again by itself." }).waitFor();
+  await it.check();
+  await page.unroute(down);
+  await page.getByRole("table").waitFor();
+  assert.equal(await page.getByRole("alert").count(), 0);
+});
+
 scenario("an address that there is not leads back", async ({ page, open }) => {
   await open("/no/such/page");
   await page.getByRole("heading", { name: "There is no such page" }).waitFor();

@@ -1,5 +1,6 @@
 // The command palette: search and go to anything with the keyboard. Ctrl+K or Cmd+K opens it.
 
+import { currentDeployment } from "../core/deployments.js";
 import { html, signal, useEffect, useId, useMemo, useState } from "../core/dom.js";
 import { ranked } from "../core/fuzzy.js";
 import { recent } from "../core/recent.js";
@@ -7,7 +8,7 @@ import { useResource } from "../core/resource.js";
 import { href, location_ } from "../core/router.js";
 import { useModal } from "./dialog.js";
 import { Icon } from "./icons.js";
-import { actionItems, deploymentItems, loadById, loadDeployments, loadObjects, pageItems, searched } from "./palette_sources.js";
+import { actionItems, deploymentItems, loadById, loadDeployments, loadObjects, pageItems, searchable, searched } from "./palette_sources.js";
 
 /** @typedef {import("./palette_sources.js").Item} Item */
 /** @typedef {{item: Item, ranges: [number, number][]}} Result */
@@ -113,9 +114,11 @@ function useItems(routes, query) {
   const deployments = useResource(loadDeployments, []);
   const all = deployments.data ?? [];
   const current = params.name ?? all.find(({ id }) => id === params.id)?.name;
-  const names = current || query.length > 1 ? searched(all, current) : [];
+  const open = currentDeployment.value;
+  const allowed = searchable(open && !all.some(({ id }) => id === open.id) ? [...all, open] : all);
+  const names = current || query.length > 1 ? searched(allowed, current) : [];
   const objects = useResource((signal) => loadObjects(names, signal), [names.join()]);
-  const byId = useResource((signal) => loadById(query, all.map(({ name }) => name).slice(0, 20), signal), [query.length >= 36 ? query : "", all.length]);
+  const byId = useResource((signal) => loadById(query, allowed.slice(0, 20), signal), [query.length >= 36 ? query : "", all.length]);
   const items = useMemo(() => {
     const pagesOf = query ? all : all.filter(({ name }) => name === current);
     const loaded = new Map([...(byId.data ?? []), ...(objects.data ?? [])].map((item) => [item.address, item]));

@@ -1,4 +1,4 @@
-// What the command palette finds: deployments, pages, actions, and the latest threads, runs and assistants of deployments.
+// The entries of the command palette: deployments, pages, actions, and the latest threads, runs and assistants of deployments.
 
 import { control, deployment } from "../core/api.js";
 import { ago, short, text } from "../core/format.js";
@@ -13,7 +13,7 @@ import { copy } from "./small.js";
  * @typedef {{group: string, label: string, hint?: string, icon: any, keywords?: string[], address?: string, act?: () => void}} Item
  */
 /** @typedef {import("../main.js").Route} Route */
-/** @typedef {{id: string, name: string, status: string}} Deployment */
+/** @typedef {{id: string, name: string, status: string, least_key_role: string | null}} Deployment */
 
 const DEPLOYMENTS = 100;
 const LATEST = 50; // threads, runs and assistants of a deployment each
@@ -26,8 +26,11 @@ export async function loadDeployments(signal) {
   return (await control("GET", "/v2/deployments", { query: { limit: DEPLOYMENTS }, signal })).resources;
 }
 
-/** The deployments whose threads, runs and assistants are searched. @param {Deployment[]} deployments @param {string | undefined} current */
-export const searched = (deployments, current) => (current ? [current] : deployments.slice(0, SEARCHED_DEPLOYMENTS).map(({ name }) => name));
+/** The names of the deployments whose API accepts the caller. @param {Deployment[]} deployments */
+export const searchable = (deployments) => deployments.filter(({ least_key_role: role }) => role !== null && can(role)).map(({ name }) => name);
+
+/** The deployments whose threads, runs and assistants are searched. @param {string[]} names @param {string | undefined} current */
+export const searched = (names, current) => (current ? names.filter((name) => name === current) : names.slice(0, SEARCHED_DEPLOYMENTS));
 
 /** @param {Deployment[]} deployments @returns {Item[]} */
 export const deploymentItems = (deployments) => deployments.map(({ id, name, status }) => (
@@ -56,7 +59,7 @@ export function actionItems() {
 }
 
 /**
- * The latest threads, runs and assistants of deployments. A deployment that refuses the caller has none.
+ * The latest threads, runs and assistants of deployments. A deployment that cannot be searched now has none.
  * @param {string[]} names @param {AbortSignal} signal
  * @returns {Promise<Item[]>}
  */
