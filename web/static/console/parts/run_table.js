@@ -32,7 +32,7 @@ export function RunTable({ name, runs, reload, isOfThread = false, chosen, onCho
     { title: "Why", key: "why", cell: (/** @type {Run} */ run) => html`<${Why} run=${run} />` },
     ...(isOfThread ? [] : [{
       title: "Thread", key: "thread",
-      cell: (/** @type {Run} */ run) => html`<a class="name" title=${run.thread_id} href=${href(["d", name, "threads", run.thread_id])}>${titles.get(run.thread_id) ?? short(run.thread_id)}</a>`,
+      cell: (/** @type {Run} */ run) => html`<a class="name beside-reasons" title=${run.thread_id} href=${href(["d", name, "threads", run.thread_id])}>${titles.get(run.thread_id) ?? short(run.thread_id)}</a>`,
     }]),
     { title: "Created", key: "created", cell: (/** @type {Run} */ run) => html`<${Ago} at=${run.created_at} />` },
     { title: "Took", key: "took", align: "right", cell: (/** @type {Run} */ run) => duration(tookOf(run)) },
