@@ -16,7 +16,7 @@ export function useDeployment({ id, name }) {
   return useDeploymentResource({ id, name }).data ?? null;
 }
 
-/** The same with its error and how to load it again. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
+/** The deployment's record as a resource, with its error and `reload`. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
 export function useDeploymentResource({ id, name }, options = {}) {
   return useResource((signal) => load({ id, name }, signal), [id, name], options);
 }

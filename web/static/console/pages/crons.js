@@ -106,7 +106,7 @@ async function remove(name, cron, reload) {
 /** @param {{name: string, cron: any, assistants: Map<string, import("../core/names.js").Assistant>}} props */
 function Cron({ name, cron, assistants }) {
   return html`
-    <section class="block" aria-label="Cron">
+    <section aria-label="Cron">
       <h2>${inWords(cron.schedule) ?? html`<code>${text(cron.schedule, 100)}</code>`} <${Id} value=${cron.cron_id} /></h2>
       <div class="columns">
         <div><h3>Next times</h3><${Firings} name=${name} cron=${cron} /></div>

@@ -44,7 +44,7 @@ export default function DevicePage({ query }) {
     }
     if (outcome) return html`<p role="status">${outcome}</p>`;
     return html`
-      <form class="narrow" onSubmit=${submit}>
+      <form onSubmit=${submit}>
         <p>Enter the code that <code>runyard login</code> shows. Continue only if you have started it yourself.</p>
         <${TextField} label="Code" value=${code} onInput=${changeCode} placeholder="BCDF-GHJK" required=${true} autofocus=${true} />
         <${ErrorBox} error=${error} />

@@ -69,7 +69,7 @@ const idOf = (/** @type {any} */ worker) => worker.id;
 
 /** @param {{title: string, children?: any}} props */
 function Section({ title: heading, children }) {
-  return html`<section class="block"><h2>${heading}</h2>${children}</section>`;
+  return html`<section><h2>${heading}</h2>${children}</section>`;
 }
 
 const POOLS = [

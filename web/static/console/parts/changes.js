@@ -15,7 +15,7 @@ const FIELDS = {
 /** @type {Record<string, string>} */
 const KINDS_OF_FAILURE = { BUILD_FAILED: "build failed", DEPLOY_FAILED: "deploy failed", CREATE_FAILED: "creation failed" };
 
-/** What happened, to be read after the subject's name. @param {Change} change @returns {string} */
+/** A change in words, which follow the name of its subject. @param {Change} change @returns {string} */
 export function changeInWords({ kind, detail }) {
   const revision = `v${detail.revision_number ?? "?"}`;
   const where = detail.preview ? ` as preview ${detail.preview}` : "";

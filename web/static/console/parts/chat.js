@@ -115,7 +115,7 @@ export function MessageView({ entry, results, tools, phase, edit }) {
 /** @param {{usage?: any}} props */
 function Tokens({ usage }) {
   if (!usage?.total_tokens) return null;
-  return html`<span class="message-tokens" title=${`${usage.input_tokens ?? 0} in, ${usage.output_tokens ?? 0} out`}>${usage.total_tokens} tokens</span>`;
+  return html`<span title=${`${usage.input_tokens ?? 0} in, ${usage.output_tokens ?? 0} out`}>${usage.total_tokens} tokens</span>`;
 }
 
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,/;

@@ -54,7 +54,7 @@ export function CheckpointDetail({ name, thread, checkpoint, row, runs, states, 
     </section>`;
 }
 
-/** What comes after a checkpoint, and what became of it. @param {{state: State}} props */
+/** The tasks after a checkpoint, and their results. @param {{state: State}} props */
 function Next({ state }) {
   if (!state.next.length && !state.tasks.length) return html`<p class="quiet">Nothing: the graph has ended here.</p>`;
   return html`

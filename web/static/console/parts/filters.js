@@ -1,4 +1,4 @@
-// What people type into filters, as what the API takes; and the periods they choose from.
+// Parses the text of filters into parameters of the API, and lists the periods to choose from.
 
 export const PERIODS = [
   { value: "", label: "Any time" },

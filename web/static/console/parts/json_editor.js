@@ -32,7 +32,7 @@ export function JsonEditor({ value, onChange, schema, label, rows = 10, hint }) 
     type(event);
   };
   return html`<${Field} label=${label} error=${error} hint=${hint ?? (schema && outline(schema))}>
-    <textarea class="mono json-editor" rows=${rows} spellcheck=${false} value=${text} aria-invalid=${error ? "true" : undefined} onInput=${type} onKeyDown=${tab}></textarea>
+    <textarea class="mono" rows=${rows} spellcheck=${false} value=${text} aria-invalid=${error ? "true" : undefined} onInput=${type} onKeyDown=${tab}></textarea>
   <//>`;
 }
 
@@ -60,7 +60,7 @@ function lineOf(text, message) {
 /** @param {string} message */
 const reason = (message) => message.replace(/^SyntaxError: (JSON\.parse: )?/, "").replace(/,? (in JSON )?at (position|line) .*$/, "").replace(/^./, (first) => first.toUpperCase());
 
-/** What a schema asks for, in a line. @param {any} schema */
+/** A summary of a schema in one line. @param {any} schema */
 function outline(schema) {
   const names = Object.entries(schema.properties ?? {});
   if (!names.length) return null;

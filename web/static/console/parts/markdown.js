@@ -53,7 +53,7 @@ function guardLink(link) {
   link.setAttribute("rel", "noopener noreferrer nofollow");
 }
 
-/** Of task lists. @param {HTMLInputElement} box */
+/** A checkbox of a task list. @param {HTMLInputElement} box */
 function guardBox(box) {
   box.setAttribute("type", "checkbox");
   box.setAttribute("disabled", "");

@@ -54,7 +54,7 @@ function CheckedJson({ label, value, schema, rows, onChange }) {
 
 /** @param {{schema: Schema, value: any, onChange: (value: any) => void, label: string, omit?: string[]}} props */
 export function SchemaForm({ schema, value, onChange, label, omit = [] }) {
-  return html`<div class="schema-form" role="group" aria-label=${label}>
+  return html`<div role="group" aria-label=${label}>
     <${Properties} schema=${schema} root=${schema} value=${value} onChange=${onChange} omit=${omit} />
   </div>`;
 }
@@ -168,7 +168,7 @@ function ListControl({ schema, root, value, label, onChange }) {
   const change = (/** @type {number} */ at, /** @type {any} */ to) => onChange(items.map((/** @type {any} */ item, /** @type {number} */ index) => (index === at ? to : item)));
   const { kind, nullable } = kindOf(schema.items, root);
   const first = nullable ? null : initial(schema.items, root);
-  return html`<div class="field-list">
+  return html`<div>
     ${items.map((/** @type {any} */ item, /** @type {number} */ at) => html`<div class="field-item" key=${at}>
       <${Field} name=${String(at)} label=${`${label} ${at + 1}`} schema=${schema.items} root=${root} value=${item} required=${true}
         onChange=${(/** @type {any} */ to) => change(at, to === undefined ? (kind === "number" || kind === "integer" ? 0 : null) : to)} />

@@ -14,7 +14,7 @@ const WARN = new Set(["interrupted", "draining", "awaiting_delete", "skipped", "
 /** @type {Record<string, any>} */
 const ICON_OF = { good: "check", busy: "clock", warn: "paused", bad: "failed" };
 
-/** What a status means: `good`, `busy`, `warn`, `bad`, or empty. @param {string} status */
+/** The kind of a status: `good`, `busy`, `warn`, `bad`, or empty. @param {string} status */
 export function kindOf(status) {
   const word = status.toLowerCase();
   if (GOOD.has(word)) return "good";
@@ -82,12 +82,12 @@ export async function copy(text, notifies = true) {
   if (notifies) notify("Copied.");
 }
 
-/** What stands in place of an empty list: what its emptiness means, and what to do next. @param {{title: string, text?: any, action?: any, icon?: Parameters<typeof Icon>[0]["name"]}} props */
+/** The placeholder of an empty list: why it is empty, and what to do next. @param {{title: string, text?: any, action?: any, icon?: Parameters<typeof Icon>[0]["name"]}} props */
 export function Empty({ title, text, action, icon }) {
   return html`<div class="empty">${icon && html`<${Icon} name=${icon} />`}<h2>${title}</h2>${text && html`<p>${text}</p>`}${action && html`<div class="actions">${action}</div>`}</div>`;
 }
 
-/** What the reader can do about a refused call, by its status. @type {Record<number, string>} */
+/** Advice for a refused call, by its status. @type {Record<number, string>} */
 const ADVICE = {
   0: "Check your connection and whether the service is running. The page tries again by itself.",
   403: "You may need another role. An admin of your organization can change it.",
@@ -100,7 +100,7 @@ const ADVICE = {
   504: "The page tries again by itself.",
 };
 
-/** What happened, without the bare phrase of a status. @param {any} error */
+/** The text of an error. The bare phrase of a status is replaced by a sentence. @param {any} error */
 function errorInWords(error) {
   const detail = String(error.detail ?? error.message ?? error);
   return detail === "Not Found" ? "There is nothing at this address." : detail.slice(0, 5000);
@@ -114,5 +114,5 @@ export function ErrorBox({ error, retry }) {
     ${retry && html`<button type="button" onClick=${retry}><${Icon} name="refresh" />Try again</button>`}</div>`;
 }
 
-/** What a page shows until its content is there. @param {{shape?: "table" | "facts" | "text", lines?: number}} props */
+/** The placeholder of a page while its content loads. @param {{shape?: "table" | "facts" | "text", lines?: number}} props */
 export const Loading = ({ shape = "table", lines }) => html`<${Skeleton} shape=${shape} lines=${lines} />`;
