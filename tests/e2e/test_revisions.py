@@ -283,7 +283,7 @@ def test_new_versions_replace_each_other_and_an_old_one_comes_back(stack: Stack)
     id = app.push(project() | {"agent.py": "import time; time.sleep(600)"})
     wait_until(lambda: "loading" in app.build_log(id), BUILD_SECONDS, what="the graphs to be loaded")
     folder = stack.data_dir / "revisions" / id
-    assert at_work(folder)
+    wait_until(lambda: at_work(folder), BUILD_SECONDS, what="the build's processes")
     following = app.push(three, secrets=new)
     assert app.revision(following)["status"] == "QUEUED"
 
