@@ -147,6 +147,8 @@ FORMS = {
 @auth.authenticate
 def authenticate(headers: dict[bytes, bytes]):
     form = headers.get(b"x-form", b"").decode()
+    if not form:
+        raise Auth.exceptions.HTTPException(status_code=401, detail="Who are you?")
     if form == "raises":
         raise ValueError("the password is 1234")
     if form == "late":
@@ -155,8 +157,11 @@ def authenticate(headers: dict[bytes, bytes]):
 """
 
 
-def test_every_form_of_a_user_serves_and_nothing_else_does(vary: Vary) -> None:
-    forms = vary("forms", config_of(http={}), guard=FORMS)
+def test_every_form_of_a_user_serves_and_nothing_else_does_when_studio_is_switched_off(
+    stack: Stack, vary: Vary
+) -> None:
+    auth = {"path": "./guard.py:auth", "disable_studio_auth": True}
+    forms = vary("forms", config_of(http={}, auth=auth), guard=FORMS)
 
     def asked(form: str) -> httpx.Response:
         with forms.http(**{"x-form": form}) as http:
@@ -176,6 +181,12 @@ def test_every_form_of_a_user_serves_and_nothing_else_does(vary: Vary) -> None:
         assert (refused.status_code, refused.json()) == (500, {"detail": "Internal Server Error"}), form
     late = asked("late")
     assert (late.status_code, late.json()["detail"], late.headers["retry-after"]) == (429, "Later.", "7")
+
+    for form, status in (("", 401), ("text", 200)):
+        with forms.http(**STUDIO, **{"x-api-key": stack.api_key, "x-form": form}) as http:
+            as_studio = http.post("runs/wait", json={"assistant_id": "desk", "input": {}})
+        assert as_studio.status_code == status, "Studio's key counts for nothing"
+    assert as_studio.json()["who"]["identity"] == "ada"
 
 
 # Ownership of resources
@@ -359,15 +370,6 @@ def test_the_command_line_comes_as_studio(stack: Stack, site: Site, ada: SyncLan
     assert thread_id in listed.stdout, listed.stderr
     assert ran.returncode == 0, ran.stderr
     assert "langgraph-studio-user" in ran.stdout
-
-
-def test_studio_can_be_switched_off(stack: Stack, vary: Vary) -> None:
-    closed = vary("guarded-closed", config_of(auth={"path": "./guard.py:auth", "disable_studio_auth": True}))
-
-    with closed.http(**STUDIO, **{"x-api-key": stack.api_key}) as http:
-        assert http.post("threads/search", json={}).status_code == 401
-    with closed.http("ada", **STUDIO, **{"x-api-key": stack.api_key}) as http:
-        assert http.post("threads", json={}).json()["metadata"] == {"owner": "ada"}
 
 
 # Crons
