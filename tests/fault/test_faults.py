@@ -266,16 +266,6 @@ def test_readers_of_protocol_v2_miss_nothing_whatever_is_killed(stack: Stack, th
     assert content.cuts >= 1
 
 
-def test_graphs_may_call_their_own_deployment_deeper_than_a_host_has_threads(
-    stack: Stack, sdk: SyncLangGraphClient
-) -> None:
-    asked = {"n": 10, "how": f"{stack.url}/d/kitchen {stack.api_key}"}
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: sdk.runs.wait(None, "calls", input=asked), range(8)))
-
-    assert [answer["log"] for answer in answers] == [["bottom", *["called"] * 10]] * 8
-
-
 def test_a_client_goes_on_when_web_is_killed(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:
     follower = Follower(stack, thread_id, "counts", {"n": 10, "seconds": 0.3})
     wait_until(lambda: len(follower.steps()) >= 3)
@@ -298,16 +288,6 @@ def test_a_host_that_dies_is_replaced(stack: Stack, sdk: SyncLangGraphClient, th
         )
         assert result["log"] == ["before", "survived"]
     check_whole(sdk, other, beside, 4)
-
-
-def test_a_run_that_kills_every_host_ends_as_an_error(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    with pytest.raises(Exception, match="exited with code 7"):
-        sdk.runs.wait(thread_id, "dies", input={"how": "exit"})
-
-    assert sdk.runs.list(thread_id)[0]["status"] == "error"
-    thread = sdk.threads.get(thread_id)
-    assert thread["status"] == "error"
-    assert thread["error"]["error"] == "RunAbandoned"
 
 
 def test_a_node_that_blocks_the_loop_does_not_block_others(sdk: SyncLangGraphClient, thread_id: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from langgraph_sdk.client import SyncLangGraphClient
 
 from cli.errors import CommandFailed
 from tests.support.levels import LEVELS
@@ -76,6 +77,11 @@ def stack(level: int) -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def fills(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> SyncLangGraphClient:
+    return stack.sdk(stack.deploy(write(tmp_path_factory.mktemp("fills"), FILLS), name="fills"))
+
+
 def test_user_code_sees_nothing_of_the_platform(level: int, stack: Stack) -> None:
     seen = stack.sdk("kitchen").runs.wait(None, "peeks", input={"text": "x"})["log"][0]
 
@@ -99,15 +105,16 @@ def test_its_secrets_are_its_owner_s_alone(level: int, stack: Stack) -> None:
     assert stack.api_key not in stack.log.read_text()
 
 
-def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> None:
-    stack.deploy(KITCHEN, name="beside")
-    storm, beside = stack.sdk("kitchen"), stack.sdk("beside")
+def test_a_storm_of_processes_ends_with_the_run_that_began_it(
+    stack: Stack, fills: SyncLangGraphClient
+) -> None:
+    storm = stack.sdk("kitchen")
     thread_id = storm.threads.create()["thread_id"]
 
     storm.runs.create(thread_id, "multiplies", input={})
-    answers = [beside.runs.wait(None, "echo", input={"text": "x"}) for _ in range(5)]
+    answers = [fills.runs.wait(None, "agent", input=filling(0)) for _ in range(5)]
 
-    assert all(answer["log"] == ["x"] for answer in answers)
+    assert all(answer["messages"][-1]["content"] == "written" for answer in answers)
     wait_until(lambda: storm.threads.get(thread_id)["status"] == "error", 90)
     assert "more than" in str(storm.threads.get(thread_id)["error"])  # processes or MiB of memory
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
@@ -133,15 +140,16 @@ def test_a_storm_at_import_ends_with_the_build_or_the_host(stack: Stack, tmp_pat
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
 
 
-def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, tmp_path: Path) -> None:
-    stack.deploy(write(tmp_path / "fills", FILLS))
-    sdk = stack.sdk("fills")
+def filling(files: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": str(files)}]}
 
+
+def test_a_graph_cannot_fill_the_disk_through_its_home(stack: Stack, fills: SyncLangGraphClient) -> None:
     def run(files: int) -> dict[str, Any]:
-        thread_id = sdk.threads.create()["thread_id"]
-        sdk.runs.create(thread_id, "agent", input={"messages": [{"role": "user", "content": str(files)}]})
-        wait_until(lambda: sdk.threads.get(thread_id)["status"] in ("error", "idle"), 120)
-        return sdk.threads.get(thread_id)
+        thread_id = fills.threads.create()["thread_id"]
+        fills.runs.create(thread_id, "agent", input=filling(files))
+        wait_until(lambda: fills.threads.get(thread_id)["status"] in ("error", "idle"), 120)
+        return dict(fills.threads.get(thread_id))
 
     assert "File too large" in str(run(1)["error"])
     assert f"its home folder held more than {HOME_MB} MiB of disk" in str(run(100)["error"])

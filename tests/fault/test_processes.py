@@ -1,6 +1,6 @@
 """Every process killed, stopped or started at an awkward moment: no request, run or event is lost or duplicated.
 
-With several runners, a second pool takes over the runs that move to it, and a limit of concurrent runs holds.
+With several runners, a second pool takes over the runs that move to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cli.machine.health import Unhealthy, check
 from cli.machine.procfile import PROJECT
 from shared.settings import Settings
 from tests.support import counting
-from tests.support.counting import KITCHEN, LIVE, check_whole, rows
+from tests.support.counting import KITCHEN, check_whole, rows
 from tests.support.cutting_proxy import Break, proxy
 from tests.support.reading import Reading
 from tests.support.runners import another_runner, frozen, runners, workers
@@ -204,32 +204,6 @@ def test_a_deployment_moves_to_another_pool_with_what_waits(stack: Stack, sdk: S
         other = sdk.runs.create(thread, "echo", input={"text": "back"})["run_id"]
     wait_until(lambda: runs_of(stack, [other])[0]["status"] == "success", 20)
     assert runs_of(stack, [other])[0]["pool"] == "default"
-
-
-def test_no_more_runs_than_a_deployment_may_have_run_at_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
-    change(stack, limits={"max_concurrent_runs": 2, "run_timeout_seconds": 3})
-    threads = [sdk.threads.create()["thread_id"] for _ in range(8)]
-    run_ids = [
-        sdk.runs.create(thread, "counts", input={"n": 2, "seconds": 0.1})["run_id"] for thread in threads
-    ]
-    slow = sdk.runs.create(sdk.threads.create()["thread_id"], "sleeps", input={"seconds": 60})["run_id"]
-
-    wait_until(lambda: {row["status"] for row in runs_of(stack, run_ids)} == {"success"}, 20)
-    wait_until(lambda: runs_of(stack, [slow])[0]["status"] not in LIVE, 20)
-    change(stack, limits={"max_concurrent_runs": 0, "run_timeout_seconds": 0})
-
-    ended = runs_of(stack, run_ids)
-    for row in ended:
-        beside = [
-            other
-            for other in ended
-            if other["started_at"] <= row["started_at"] < other["ended_at"] and other is not row
-        ]
-        assert len(beside) < 2
-    assert [row["started_at"] for row in ended] == sorted(row["started_at"] for row in ended)
-    timed_out = runs_of(stack, [slow])[0]
-    assert (timed_out["status"], timed_out["error"]["error"]) == ("timeout", "TimeoutError")
-    assert "3 s" in timed_out["error"]["message"]
 
 
 def test_messages_reach_every_worker(stack: Stack) -> None:
