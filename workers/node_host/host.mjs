@@ -36,10 +36,12 @@ class ProcessExit extends Error {
 /** The loaded graphs and the runs in progress. */
 export class Host {
   #config;
+  #watch;
   #connection;
   #limiter;
   #limits;
   #library;
+  #folder;
   #shared;
   #entries = new Map();
   #runs = new Map();
@@ -61,8 +63,8 @@ export class Host {
       stateBytes: stateBytes ?? 16 << 20,
       checkpointBytes: checkpointBytes ?? 32 << 20,
     };
-    const noteUnsent = watchLoop(descriptor);
-    this.#connection = new Connection(descriptor, (...frame) => this.#onFrame(...frame), noteUnsent);
+    this.#watch = watchLoop(descriptor);
+    this.#connection = new Connection(descriptor, (...frame) => this.#onFrame(...frame), this.#watch.noteUnsent);
     this.#limiter = new Limiter(this.#connection);
   }
 
@@ -77,6 +79,7 @@ export class Host {
       return;
     }
     this.#isReady = true;
+    this.#watch.serve();
     const ready = { graphs: [...this.#entries.keys()], versions: this.#library.versions };
     this.#connection.send(frames.READY, frames.NOBODY, stringify(ready));
   }
@@ -86,6 +89,7 @@ export class Host {
       const { graphs, store } = this.#config;
       const { library, folder } = await libraryOf(graphs);
       this.#library = library;
+      this.#folder = folder;
       this.#index = store?.index ? await loadIndex(store.index) : null;
       const saver = makeSaver(library, this.#limits.checkpointBytes);
       replaceBatching(library.checkpoint);
@@ -111,7 +115,7 @@ export class Host {
     const { describeAll } = await import("./inspection.mjs"); // hosts of runs do without it
     let graphs;
     try {
-      graphs = await describeAll(this.#entries, this.#library);
+      graphs = await describeAll(this.#entries, this.#folder);
     } catch (error) {
       this.#exitUnusable("inspect", shortStack(error));
     }

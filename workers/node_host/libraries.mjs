@@ -93,11 +93,11 @@ export async function load(folder) {
     checkpoint: manifest(checkpoint).version,
   };
   const [langgraph, checkpoints, messages, documents, promises] = await Promise.all([
-    importFrom(folder, "."),
-    importFrom(checkpoint, "."),
-    importFrom(core, "./messages"),
-    importFrom(core, "./documents"),
-    importFrom(core, "./callbacks/promises"),
+    importEntry(folder, "."),
+    importEntry(checkpoint, "."),
+    importEntry(core, "./messages"),
+    importEntry(core, "./documents"),
+    importEntry(core, "./callbacks/promises"),
   ]);
   const { awaitAllCallbacks } = promises;
   return { langgraph, checkpoint: checkpoints, messages, documents, awaitAllCallbacks, versions };
@@ -129,7 +129,8 @@ function manifest(folder) {
   return parse(readFileSync(path.join(folder, "package.json"), "utf8"));
 }
 
-async function importFrom(folder, entry) {
+/** Import an entry of the package in a folder, by the `import` condition. */
+export async function importEntry(folder, entry) {
   const { exports } = manifest(folder);
   let target = exports[entry];
   while (typeof target === "object") {

@@ -21,10 +21,11 @@ const PAUSE_MS = 2000;
 const [TURNS, UNSENT] = [0, 1]; // fields of the shared counters
 
 /**
- * Start the watch of this thread's loop.
+ * Start the watch of the runner, and of this thread's loop once it serves runs.
  *
  * @param {number} descriptor of the runner's socket
- * @returns {(hasUnsent: boolean) => void} reports whether a part of a frame waits to be sent
+ * @returns {{serve: () => void, noteUnsent: (hasUnsent: boolean) => void}} `serve` begins the watch of the loop, and
+ *   `noteUnsent` reports whether a part of a frame waits to be sent
  */
 export function watchLoop(descriptor) {
   const counters = new Int32Array(new SharedArrayBuffer(8));
@@ -34,8 +35,13 @@ export function watchLoop(descriptor) {
     resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2 },
   });
   worker.unref();
-  setInterval(() => Atomics.add(counters, TURNS, 1), TICK_MS).unref();
-  return (hasUnsent) => Atomics.store(counters, UNSENT, Number(hasUnsent));
+  return {
+    serve() {
+      Atomics.store(counters, TURNS, 1);
+      setInterval(() => Atomics.add(counters, TURNS, 1), TICK_MS).unref();
+    },
+    noteUnsent: (hasUnsent) => Atomics.store(counters, UNSENT, Number(hasUnsent)),
+  };
 }
 
 function watch({ descriptor, counters, parent, folder }) {
@@ -51,7 +57,7 @@ function watch({ descriptor, counters, parent, folder }) {
     const turn = Atomics.load(counters, TURNS);
     ticks = turn === seen ? ticks + 1 : 0;
     seen = turn;
-    if (ticks < BLOCKED_TICKS || reported === turn) {
+    if (turn === 0 || ticks < BLOCKED_TICKS || reported === turn) {
       return;
     }
     reported = turn;
@@ -82,7 +88,11 @@ async function blocker(folder) {
   await post("Debugger.enable");
   await post("Debugger.pause");
   const stack = await paused;
-  const isOwn = ({ url }) => fileOf(url)?.startsWith(folder + path.sep) && !url.includes("/node_modules/");
+  const urlOf = ({ location }) => scripts.get(location.scriptId)?.url ?? "";
+  const isOwn = (frame) => {
+    const file = fileOf(urlOf(frame));
+    return file?.startsWith(folder + path.sep) && !file.includes("/node_modules/");
+  };
   const frame = stack.find(isOwn) ?? stack[0];
   const map = frame && scripts.get(frame.location.scriptId)?.sourceMapURL;
   await post("Debugger.resume");
@@ -93,11 +103,11 @@ async function blocker(folder) {
   }
   const line = originalLine(map, frame.location) ?? frame.location.lineNumber;
   const name = frame.functionName || "a function";
-  return `${name} (${path.relative(folder, fileOf(frame.url) ?? frame.url)}:${line + 1})`;
+  return `${name} (${path.relative(folder, fileOf(urlOf(frame)) ?? urlOf(frame))}:${line + 1})`;
 }
 
 function fileOf(url) {
-  return url?.startsWith("file:") ? fileURLToPath(url) : undefined;
+  return url.startsWith("file:") ? fileURLToPath(url) : url.startsWith("/") ? url : undefined;
 }
 
 /** Return the line in the source of a place in a compiled script, counted from 0. */

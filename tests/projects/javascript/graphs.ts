@@ -167,7 +167,7 @@ const store = async (_: State, config: LangGraphRunnableConfig) => {
 export const stores = chain(store).compile();
 
 export const described = new StateGraph(z.object({ topic: z.string().describe("the topic"), depth: z.number().optional() }))
-  .addNode("inner", echo as any)
+  .addNode("inner", steps as any)
   .addNode("end", () => ({}))
   .addEdge(START, "inner")
   .addEdge("inner", "end")

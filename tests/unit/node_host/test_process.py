@@ -1,0 +1,140 @@
+"""The Node host as a process: output, errors outside of runs, blocked loops, back-pressure and its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+from uuid import uuid4
+
+from tests.support.hosts import Checkpointed, HostProcess
+from workers.graph_host import frames
+
+TEXT = {"text": "a"}
+
+
+def test_one_call_of_console_is_one_record_of_its_run(host: HostProcess) -> None:
+    run = host.run("prints", TEXT)
+
+    records = [(log["level"], log["logger"], log["message"]) for log in run.logs]
+    assert records[0] == ("INFO", "stdout", "one\ntwo")
+    assert records[1][:2] == ("WARNING", "stderr")
+    assert "printed" in records[1][2]
+    assert "graphs.ts:" in records[1][2]
+    assert records[2] == ("INFO", "stdout", "part of a line")
+
+
+def test_a_secret_is_masked_in_errors(own_host: Any) -> None:
+    with own_host("steps", variables={"TOKEN": "it is 'secret'"}, secrets=["TOKEN"]) as host:
+        thread = Checkpointed(host)
+        answer = thread.query("update", "steps", checkpoint=None, supersteps=[
+            [{"values": {}, "as_node": "it is 'secret'"}]
+        ])  # fmt: skip
+
+        assert "***" in answer["refused"]["message"]
+        assert "secret" not in answer["refused"]["message"]
+
+
+def test_process_exit_in_a_node_fails_its_run_alone(host: HostProcess) -> None:
+    run = host.run("exits", TEXT)
+
+    assert run.outcome["error"] == {"error": "ProcessExit", "message": "a node called process.exit(7)"}
+    assert host.run("steps", TEXT).outcome["status"] == "success"
+
+
+def test_an_unhandled_rejection_is_logged_with_its_run(host: HostProcess) -> None:
+    run = host.run("rejects_later", TEXT)
+
+    assert run.outcome["status"] == "success"
+    (log,) = run.logs
+    assert (log["level"], log["message"].split("\n")[:2]) == (
+        "ERROR", ["unhandled rejection", "Broken: not awaited"],
+    )  # fmt: skip
+
+
+def test_an_uncaught_exception_is_reported_as_damage(own_host: Any) -> None:
+    with own_host("throws_later", "steps") as host:
+        run = host.run("throws_later", TEXT)
+
+        assert run.outcome["status"] == "success"
+        assert run.values["log"] == ["done"]
+        assert run.logs[0]["message"].startswith("uncaught exception\nBroken: thrown later")
+        assert host.condition == {
+            "queued": 0,
+            "starved": [],
+            "damage": "a node threw outside of its promise: Broken: thrown later",
+        }
+        host.pongs = 0
+        host.send(frames.PING, frames.NOBODY, b"")
+        host.read_until(lambda: host.pongs > 0)
+        assert "damage" in host.condition
+
+
+def test_code_that_blocks_the_loop_is_named_with_its_line(own_host: Any) -> None:
+    with own_host("blocks") as host:
+        run = host.run("blocks", TEXT)
+
+        assert run.values["log"] == ["over"]
+        (log,) = [log for log in host.logs if "blocked" in log["message"]]
+        assert log["level"] == "WARNING"
+        assert log["message"].startswith("block (graphs.ts:")
+        assert log["message"].endswith("no other run can go on")
+
+
+def test_a_node_that_replaces_globals_does_not_change_what_the_host_sends(own_host: Any) -> None:
+    with own_host("patches", "steps") as host:
+        assert host.run("patches", TEXT).values["log"] == ["patched"]
+        assert host.run("steps", TEXT).values["log"] == ["one", "two", "three"]
+
+
+def test_a_node_that_writes_much_waits_for_the_runner(own_host: Any) -> None:
+    with own_host("floods") as host:
+        run = host.start("floods", TEXT, stream_mode=["custom"])
+        time.sleep(0.5)  # the runner does not read
+        host.wait_done(run)
+
+        assert len(run.named("custom")) == 200
+
+
+def test_it_answers_pings_and_checks(host: HostProcess) -> None:
+    run = host.start("swallows", TEXT, stream_mode=["custom"])
+    host.read_until(lambda: bool(run.events))
+    host.pongs = 0
+
+    host.send(frames.PING, frames.NOBODY, b"")
+    host.send(frames.CHECK, frames.NOBODY, json.dumps([run.id.hex, uuid4().hex]).encode())
+    host.read_until(lambda: host.pongs > 0 and bool(host.checks))
+
+    assert host.checks.pop() == [run.id.hex]
+    host.wait_done(run)
+
+
+def test_many_runs_at_once_keep_apart(host: HostProcess) -> None:
+    runs = [host.start("made", TEXT, config={"configurable": {"wish": wish}}) for wish in range(64)]
+
+    assert [host.wait_done(run).values["log"] for run in runs] == [[wish] for wish in range(64)]
+
+
+def test_limits_of_events_states_and_checkpoints(own_host: Any) -> None:
+    limits = {"event_bytes": 2_000, "state_bytes": 5_000, "checkpoint_bytes": 3_000}
+    with own_host("steps", "floods", limits=limits) as host:
+        event = host.run("floods", TEXT, stream_mode=["custom"])
+        state = host.run("steps", {"text": "x" * 6_000}, stream_mode=["updates"])
+        thread = Checkpointed(host)
+        checkpoint = thread.run("steps", {"text": "x" * 4_000}, stream_mode=["updates"])
+
+        assert event.named("error")[0]["error"] == "EventTooLarge"
+        assert state.outcome["error"]["error"] == "StateTooLarge"
+        assert state.outcome["unchanged"]
+        assert checkpoint.outcome["error"]["error"] == "CheckpointTooLarge"
+
+
+def test_it_ends_at_stop_and_when_the_runner_is_gone(own_host: Any) -> None:
+    with own_host("steps") as host:
+        host.send(frames.STOP, frames.NOBODY, b"")
+        assert host.process.wait() == 0
+    with own_host("sleeps") as host:
+        run = host.start("sleeps", TEXT, stream_mode=["custom"])
+        host.read_until(lambda: bool(run.events))
+        host.hang_up()
+        assert host.process.wait() == 1
