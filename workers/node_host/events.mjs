@@ -5,14 +5,16 @@
  * make them equal, since a client must not be able to tell which host has executed a run.
  */
 
-import { PRIVATE } from "./checkpoints/run_checkpoints.mjs";
+import {
+  checkpointOf, emptied, isInterrupted, messageMetadata, streamed, taskOf, updatesOf, withCheckpoint,
+} from "./chunks.mjs";
 import * as frames from "./frames.mjs";
 import { isChunk, isMessage, record, streamedRecord } from "./messages.mjs";
 import { ModelCalls } from "./model_calls.mjs";
-import { INTERRUPT, coordinates, errorOf } from "./outcome.mjs";
+import { INTERRUPT, coordinates } from "./outcome.mjs";
 import { PROTOCOL, ProtocolLog } from "./protocol/log.mjs";
 import { ProtocolWriter } from "./protocol/writer.mjs";
-import { dumps, errorText, plain } from "./serialization.mjs";
+import { dumps, errorText } from "./serialization.mjs";
 
 const { byteLength } = Buffer;
 const { now } = Date;
@@ -60,7 +62,6 @@ export class EventWriter {
   #values = new Map(); // by namespace: the newest values
   #described = new Set(); // messages whose metadata has been sent
   #partial = new Map(); // by message, its chunks so far
-  #streamed = new Map(); // by call: how to write its last chunk
   #alive = null; // running subgraphs by the id of their task
 
   /**
@@ -153,7 +154,13 @@ export class EventWriter {
     if (ns.length && this.#alive !== null) {
       this.#beginSubgraphs(ns);
     }
+    if (mode === "messages") {
+      this.calls.count(payload[0]);
+    }
     this.#handlers.get(mode)?.call(this, ns, payload);
+    if (mode === "messages") {
+      this.calls.settle();
+    }
   }
 
   /** Send one event. Replaces an event that is too large with an error event. */
@@ -254,25 +261,20 @@ export class EventWriter {
     const write = (ns, message, metadata, isLast) => {
       handlers.forEach((handler) => handler.call(this, ns, message, metadata, isLast));
     };
-    this.calls.onEnd = (call) => this.#writeLast(call);
+    const written = new Map(); // by call: how to write its last chunk
+    this.calls.onStreamed((call) => {
+      if (call.error === undefined) {
+        written.get(call)?.();
+      }
+      written.delete(call);
+    });
     return (ns, [message, metadata]) => {
       write(ns, message, metadata, false);
       const call = this.calls.callOf(message);
       if (call !== undefined && isChunk(message)) {
-        this.#streamed.set(call, () => write(ns, emptied(message), metadata, true));
-        this.#writeLast(call);
+        written.set(call, () => write(ns, emptied(message), metadata, true));
       }
     };
-  }
-
-  #writeLast(call) {
-    const write = this.#streamed.get(call);
-    if (write !== undefined && call.hasEnded && ModelCalls.isStreamed(call)) {
-      this.#streamed.delete(call);
-      if (call.error === undefined) {
-        write();
-      }
-    }
   }
 
   #onMessageTuple(ns, message, metadata, isLast) {
@@ -389,88 +391,4 @@ export class EventWriter {
       this.emit("events", [], dumps({ ...event, parent_ids: [] }));
     }
   }
-}
-
-function isInterrupted(payload) {
-  return typeof payload === "object" && payload !== null && Array.isArray(payload[INTERRUPT]);
-}
-
-/** Return the updates of nodes. A node without an update has null. */
-export function updatesOf(payload) {
-  const isEmpty = (update) =>
-    typeof update === "object" && update !== null && !isMessage(update) && Object.keys(update).length === 0;
-  return Object.fromEntries(
-    Object.entries(payload).map(([node, update]) => [node, isEmpty(update) && !Array.isArray(update) ? null : update]),
-  );
-}
-
-/** Return an interrupt as events contain it. */
-function streamed(interrupt) {
-  return {
-    value: interrupt.value ?? null,
-    id: interrupt.id ?? null,
-    response_schema: plain(interrupt.responseSchema ?? interrupt.response_schema),
-  };
-}
-
-/** Return the empty chunk at the end of a call. */
-function emptied(message) {
-  return new message.constructor({ content: "", id: message.id });
-}
-
-/** Return the metadata of a streamed message without the empty entries that LangGraph adds. */
-function messageMetadata(metadata) {
-  const { tags, name: _, ...rest } = metadata ?? {};
-  return tags?.length ? { ...rest, tags } : rest;
-}
-
-/** Return the begin or end of a task as Python's events contain it. */
-function taskOf(payload) {
-  if (!("result" in payload)) {
-    const { interrupts: _, ...begin } = payload;
-    return begin;
-  }
-  const { error, result, interrupts } = payload;
-  return {
-    ...payload,
-    error: error ? errorOf(error) : null,
-    // up to version 0.3 a list of pairs
-    result: Array.isArray(result) ? Object.fromEntries(result) : (result ?? {}),
-    interrupts: (interrupts ?? []).map(streamed),
-  };
-}
-
-/** Return a checkpoint without internal entries of its configs, with the names that clients expect. */
-function checkpointOf(payload) {
-  const { config, parentConfig, tasks, ...rest } = payload;
-  return {
-    config: publicConfig(config),
-    parent_config: publicConfig(parentConfig),
-    ...rest,
-    tasks: (tasks ?? []).map(checkpointTask),
-  };
-}
-
-function publicConfig(config) {
-  if (!config) {
-    return null;
-  }
-  const shown = Object.entries(config.configurable ?? {}).filter(
-    ([name]) => !name.startsWith("__") && !PRIVATE.has(name),
-  );
-  return { configurable: Object.fromEntries(shown) };
-}
-
-function checkpointTask({ id, name, error, interrupts, result, state }) {
-  const task = { id, name, state: state ?? null };
-  if (error) {
-    return { ...task, error: errorOf(error) };
-  }
-  const shown = { ...task, interrupts: (interrupts ?? []).map(streamed) };
-  return result === undefined ? shown : { ...shown, result };
-}
-
-/** Return a task of a checkpoint. A subgraph's task has `checkpoint`, the place of its checkpoints, not `state`. */
-function withCheckpoint({ state, ...task }) {
-  return state ? { ...task, checkpoint: state.configurable } : { ...task, state };
 }

@@ -5,7 +5,9 @@
  * no such chunk, so the events' writer adds it once all chunks of a call have been streamed.
  */
 
-const NODES = 1000; // remembered nodes, the newest
+import { isMessage } from "./messages.mjs";
+
+const REMEMBERED = 1000; // returned messages
 const NO_STREAM = new Set(["langsmith:nostream", "nostream"]);
 
 /**
@@ -16,7 +18,6 @@ const NO_STREAM = new Set(["langsmith:nostream", "nostream"]);
  * @property {number} produced chunks that will appear in the stream
  * @property {number} streamed messages that have appeared in the stream
  * @property {boolean} isReported the whole message has been sent
- * @property {boolean} hasEnded
  * @property {unknown} [error]
  * @property {any} [answer]
  */
@@ -29,45 +30,56 @@ export class ModelCalls {
   lc_prefer_streaming = true; // as LangGraph's own handler of messages
   ignoreRetriever = true;
   ignoreCustomEvent = true;
-  /** @type {ModelCall[]} in order; a writer removes them */
-  ended = [];
-  /** Called when a call has ended. */
-  onEnd = () => {};
+  #ended = []; // calls whose messages have not all been streamed
+  #listeners = [];
   #calls = new Map();
-  #unstreamed = new WeakMap(); // calls of messages that have not been streamed yet
-  #nodes = new Set(); // ids of messages that nodes have received or returned
+  #ofMessages = new WeakMap(); // the calls of messages
+  #returned = new Set(); // messages that nodes have returned, the newest
 
   copy() {
     return this;
   }
 
-  /** Return the model call of a streamed message and count it; undefined if it comes from no model call. */
-  callOf(message) {
-    const call = this.#unstreamed.get(message);
-    this.#unstreamed.delete(message);
+  /** Call a function with each call that has ended, once all of its messages have been streamed. */
+  onStreamed(listener) {
+    this.#listeners.push(listener);
+  }
+
+  /** Count a message of LangGraph's stream. Called before the message is written. */
+  count(message) {
+    const call = this.callOf(message);
     if (call !== undefined) {
       call.streamed++;
     }
-    return call;
   }
 
-  /** Whether all messages of a call have been streamed: its chunks, or its answer if it had no chunks. */
-  static isStreamed(call) {
-    return call.streamed >= (call.produced || (call.answer === undefined ? 0 : 1));
+  /** Return the model call of a streamed message; undefined if it comes from no model call. */
+  callOf(message) {
+    return this.#ofMessages.get(message);
   }
 
   /** Whether a message was returned by a node. For messages of no model call. */
   isReturned(message) {
-    return this.#nodes.has(message);
+    return this.#returned.has(message);
+  }
+
+  /** Report the calls that have ended and whose messages have all been streamed. */
+  settle() {
+    if (this.#ended.length) {
+      const isOver = (call) => call.streamed >= (call.produced || (call.answer === undefined ? 0 : 1));
+      const over = this.#ended.filter(isOver);
+      this.#ended = this.#ended.filter((call) => !isOver(call));
+      over.forEach((call) => this.#listeners.forEach((listener) => listener(call)));
+    }
   }
 
   handleChainEnd(outputs) {
-    this.#note(outputs?.update ?? outputs);
+    this.#note(outputs);
   }
 
   handleChatModelStart(_llm, _messages, runId, _parentRunId, _extra, tags, metadata) {
     if (metadata && !tags?.some((tag) => NO_STREAM.has(tag))) {
-      this.#calls.set(runId, { runId, produced: 0, streamed: 0, isReported: false, hasEnded: false });
+      this.#calls.set(runId, { runId, produced: 0, streamed: 0, isReported: false });
     }
   }
 
@@ -76,7 +88,7 @@ export class ModelCalls {
     const message = fields?.chunk?.message;
     if (call !== undefined && message) {
       call.produced++;
-      this.#unstreamed.set(message, call);
+      this.#ofMessages.set(message, call);
     }
   }
 
@@ -90,7 +102,7 @@ export class ModelCalls {
     if (message) {
       call.answer = message;
       if (!call.produced) {
-        this.#unstreamed.set(message, call);
+        this.#ofMessages.set(message, call);
       }
     }
     this.#end(call);
@@ -106,23 +118,23 @@ export class ModelCalls {
   }
 
   #end(call) {
-    call.hasEnded = true;
-    this.ended.push(call);
-    this.onEnd(call);
+    this.#ended.push(call);
+    this.settle();
   }
 
-  #note(value) {
-    const found = Array.isArray(value) ? value : typeof value === "object" && value ? Object.values(value).flat() : [];
-    for (const item of found) {
-      if (typeof item === "object" && item !== null) {
-        this.#nodes.add(item);
+  #note(output) {
+    const parts = Array.isArray(output) ? output : [output];
+    const values = parts.map((part) => part?.update ?? part).filter((part) => typeof part === "object" && part);
+    for (const item of values.flatMap((value) => [value, ...Object.values(value)]).flat()) {
+      if (isMessage(item)) {
+        this.#returned.add(item);
       }
     }
-    for (const item of this.#nodes) {
-      if (this.#nodes.size <= NODES) {
+    for (const item of this.#returned) {
+      if (this.#returned.size <= REMEMBERED) {
         break;
       }
-      this.#nodes.delete(item);
+      this.#returned.delete(item);
     }
   }
 }

@@ -98,7 +98,7 @@ export class CallTimes {
   byModel() {
     const sums = {};
     for (const [model, usage] of this.#reported.values()) {
-      add((sums[model] ??= {}), usage);
+      addUsage((sums[model] ??= {}), usage);
     }
     return this.#reported.size ? sums : null;
   }
@@ -169,10 +169,10 @@ function count(value) {
 }
 
 /** Add integer counts to sums, including those of nested details. */
-function add(sums, usage) {
+export function addUsage(sums, usage) {
   for (const [name, value] of Object.entries(usage)) {
     if (typeof value === "object" && value !== null) {
-      add((sums[name] ??= {}), value);
+      addUsage((sums[name] ??= {}), value);
     } else if (Number.isInteger(value)) {
       sums[name] = (sums[name] ?? 0) + value;
     }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import HostProcess
+from tests.support.hosts import Checkpointed, HostProcess, graph_host
 from tests.support.node_hosts import node_host
-from tests.support.transcripts import MODES, RUNS, recorded, streamed, title
+from tests.support.transcripts import GRAPHS as PYTHON_GRAPHS
+from tests.support.transcripts import MODES, RUNS, STREAMED, recorded, streamed, title
+from workers.graph_host import frames
 
 # LangChain's own events have other tags in JavaScript, and a graph's custom events are never its subgraph's alone.
 COMPARED = [mode for mode in MODES if mode != "events"]
@@ -56,3 +59,52 @@ def test_the_librarys_own_events_leave_out_its_hidden_steps(streaming_host: Host
     assert {"on_chat_model_stream", "on_tool_start"} <= {event["event"] for event in events}
     assert all(event["parent_ids"] == [] for event in events)
     assert not any("langsmith:hidden" in event["tags"] for event in events)
+
+
+# Events of protocol v2
+
+
+VARYING = re.compile(r'"ls_integration": "langgraph", |"langgraph_version": "[\d.]+", |"timestamp": \d+,? ?')
+IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
+PREFIXES = re.compile(r'"(?:lc_run--|run-)?(#\d+)(?:-tool-call-1)?"')
+
+
+def protocol_events(host: HostProcess, graph_id: str) -> list[str]:
+    """Run the graph and return one line per event of protocol v2, with ids numbered in order of appearance."""
+    thread = Checkpointed(host)
+    lines: list[str] = []
+    for run in RUNS[graph_id]:
+        for name, params in thread.run(graph_id, **run, stream_mode=["protocol"]).events:
+            method, _, tail, channel = json.loads(name.removeprefix("~"))
+            if method == "tools" and "output" in params["data"]:
+                params["data"]["output"].pop("id", None)  # JavaScript gives it before the node returns
+            lines.append(json.dumps([method, tail, channel, params], sort_keys=True))
+    numbers: dict[str, str] = {}
+    text = IDS.sub(lambda found: numbers.setdefault(found[0], f"#{len(numbers) + 1}"), "\n".join(lines))
+    text = PREFIXES.sub(r'"\1"', VARYING.sub("", text)).replace('"Speaker"', '"speaker"')
+    return text.split("\n")
+
+
+@pytest.fixture(scope="module")
+def python_host() -> Iterator[HostProcess]:
+    with graph_host(STREAMED, PYTHON_GRAPHS) as host:
+        yield host
+
+
+@pytest.mark.parametrize("graph_id", RUNS)
+def test_the_events_of_protocol_v2_are_those_of_the_python_host(
+    streaming_host: HostProcess, python_host: HostProcess, graph_id: str
+) -> None:
+    assert protocol_events(streaming_host, graph_id) == protocol_events(python_host, graph_id)
+
+
+def test_a_reader_that_joins_late_gets_values_and_updates(streaming_host: HostProcess) -> None:
+    thread = Checkpointed(streaming_host)
+    run = thread.start("agent", {"messages": [{"role": "user", "content": "hi"}]})
+    body = json.dumps({"stream_mode": ["protocol", "updates"]}).encode()
+    streaming_host.send(frames.WIDEN, run.id.bytes, body)
+    streaming_host.wait_done(run)
+
+    methods = {json.loads(name[1:])[0] for name in run.names if name.startswith("~")}
+    assert methods <= {"values", "updates"}
+    assert run.outcome["status"] == "success"
