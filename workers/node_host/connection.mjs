@@ -14,7 +14,7 @@ const { Buffer, setImmediate, setTimeout } = globalThis;
 const { concat } = Buffer;
 const { parse } = JSON;
 const now = performance.now.bind(performance);
-const exit = process.reallyExit.bind(process);
+const exit = /** @type {any} */ (process).reallyExit.bind(process);
 const { wait } = Atomics;
 
 // Graphs stand still while more bytes than this wait to be sent.

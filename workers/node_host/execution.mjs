@@ -210,6 +210,7 @@ export class Execution {
       durability = "exit";
       this.#checkpoints.skipsRoot = true;
     }
+    /** @type {object[]} */
     const callbacks = [this.#usage];
     if (this.#events.graphModes.includes("messages")) {
       callbacks.push(this.#events.calls);

@@ -152,9 +152,7 @@ export class Host {
       }
       this.#exitUnusable("load", `the project called process.exit(${shown})`);
     };
-    process.exit = exit;
-    process.reallyExit = exit;
-    process.abort = () => exit(134);
+    Object.assign(process, { exit, reallyExit: exit, abort: () => exit(134) });
   }
 
   /** Make what LangGraph's libraries expect of a server, before the first import. */

@@ -5,11 +5,11 @@
  * package that depends on it.
  *
  * @typedef {object} Library
- * @property {any} langgraph the namespace of @langchain/langgraph
- * @property {any} checkpoint the namespace of @langchain/langgraph-checkpoint
- * @property {any} messages the namespace of @langchain/core/messages
- * @property {any} documents the namespace of @langchain/core/documents
- * @property {() => Promise<void>} awaitAllCallbacks of @langchain/core/callbacks/promises
+ * @property {any} langgraph the exports of LangGraph
+ * @property {any} checkpoint the exports of LangGraph's package of checkpoints and stores
+ * @property {any} messages the exports of the messages of LangChain's core
+ * @property {any} documents the exports of its documents
+ * @property {() => Promise<void>} awaitAllCallbacks waits for callbacks that run in the background
  * @property {Record<string, string>} versions
  */
 

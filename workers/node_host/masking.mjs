@@ -65,7 +65,7 @@ function base64Forms(value) {
   const forms = [[0, 0], [1, 2], [2, 3]].flatMap(([before, first]) => {
     const last = Math.floor((before + raw.length) / 3) * 4;
     const padded = Buffer.concat([Buffer.alloc(before), raw]);
-    return ["base64", "base64url"].map((encoding) => padded.toString(encoding).slice(first, last));
+    return [padded.toString("base64"), padded.toString("base64url")].map((text) => text.slice(first, last));
   });
   return forms.filter((form) => form.length >= SHORTEST);
 }

@@ -144,7 +144,9 @@ export class CallTimes {
     });
   }
 
-  #end(runId, { error, tokens }) {
+  /** @param {{error?: any, tokens?: number}} result */
+  #end(runId, result) {
+    const { error, tokens } = result;
     const span = this.#calls.get(runId);
     if (span === undefined) {
       return;

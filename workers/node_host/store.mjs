@@ -57,7 +57,8 @@ export function makeStore(library, connection, index) {
  * timers for as long as the run lasts, and it neither lists namespaces nor passes on the fields to index.
  */
 export function replaceBatching({ AsyncBatchedStore: { prototype }, validateNamespace }) {
-  Object.assign(prototype, {
+  /** @type {Record<string, any> & ThisType<any>} */
+  const methods = {
     start() {
       this.running = true;
     },
@@ -79,7 +80,8 @@ export function replaceBatching({ AsyncBatchedStore: { prototype }, validateName
         this.queue.set(this.nextKey++, { operation, resolve, reject });
       });
     },
-  });
+  };
+  Object.assign(prototype, methods);
 }
 
 /** Send the operations of one turn of the loop as one batch. */
@@ -210,7 +212,9 @@ export function textsAt(value, path) {
   );
 }
 
-function found(value, [token, ...rest]) {
+/** @param {any} value @param {string[]} tokens */
+function found(value, tokens) {
+  const [token, ...rest] = tokens;
   if (token === undefined) {
     return [value];
   }

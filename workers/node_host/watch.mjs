@@ -28,6 +28,7 @@ const [TURNS, UNSENT] = [0, 1]; // fields of the shared counters
  *   `noteUnsent` reports whether a part of a frame waits to be sent
  */
 export function watchLoop(descriptor) {
+  /** @type {Int32Array<SharedArrayBuffer>} */
   const counters = new Int32Array(new SharedArrayBuffer(8));
   const worker = new Worker(new URL(import.meta.url), {
     workerData: { descriptor, counters, parent: process.ppid, folder: process.cwd() },
@@ -44,6 +45,7 @@ export function watchLoop(descriptor) {
   };
 }
 
+/** @param {{descriptor: number, counters: Int32Array<SharedArrayBuffer>, parent: number, folder: string}} data */
 function watch({ descriptor, counters, parent, folder }) {
   let seen = -1;
   let reported = -1;
@@ -117,7 +119,8 @@ function originalLine(url, { lineNumber, columnNumber }) {
     return undefined;
   }
   const map = new SourceMap(JSON.parse(Buffer.from(data, "base64").toString()));
-  return map.findEntry(lineNumber, columnNumber ?? 0).originalLine;
+  const entry = map.findEntry(lineNumber, columnNumber ?? 0);
+  return "originalLine" in entry ? entry.originalLine : undefined;
 }
 
 if (!isMainThread && workerData?.counters) {

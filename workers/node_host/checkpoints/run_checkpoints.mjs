@@ -32,6 +32,14 @@ const MAX_ENTRY_BYTES = 4096;
 
 /** The saver's state of one run or query. */
 export class RunCheckpoints {
+  /** @type {string} */
+  threadId;
+  /** @type {any} */
+  storage;
+  /** @type {Record<string, unknown>} of the run, for each of its checkpoints */
+  metadata;
+  /** @type {import("./serializer.mjs").Serializer} */
+  serializer;
   waits = false; // durability sync: `put` returns after the checkpoint is stored
   isFresh = false; // the thread has no checkpoint yet
   skipsRoot = false; // the root's checkpoints are not sent: nothing reads them before the run ends
@@ -47,7 +55,7 @@ export class RunCheckpoints {
   #foreign = new Map();
   #outputs = new Map(); // by checkpoint that was read: the tasks with output
 
-  /** @param {Partial<RunCheckpoints> & {threadId: string, storage: any, metadata: object, serializer: any}} fields */
+  /** @param {Partial<RunCheckpoints>} fields */
   constructor(fields) {
     Object.assign(this, fields);
   }
@@ -139,7 +147,8 @@ export function tupleQuestion(conf) {
 }
 
 /** Return the question for the first page; null for a list without items. */
-export function listQuestion(run, conf, { filter, before, limit } = {}) {
+export function listQuestion(run, conf, options) {
+  const { filter, before, limit } = options ?? {};
   if (limit !== undefined && limit !== null && limit <= 0) {
     return null;
   }
