@@ -4,6 +4,7 @@
  * @typedef {object} Current
  * @property {string} id of the run or query
  * @property {import("./checkpoints/run_checkpoints.mjs").RunCheckpoints} checkpoints
+ * @property {boolean} [isRun] whether it is a run
  * @property {boolean} [isOver] whether the run has sent DONE
  * @property {object} [user] the user's document
  */

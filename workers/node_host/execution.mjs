@@ -78,7 +78,7 @@ export class Execution {
     this.#request = streamRequest(spec);
     this.#events = new EventWriter(connection, id, this.#request, limits.eventBytes);
     this.#usage = new CallTimes(times, (total) => connection.send(frames.USED, id, String(total)));
-    this.#current = { id, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
+    this.#current = { id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
   }
 
   /** Execute the run. Never rejects. */

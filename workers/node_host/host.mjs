@@ -14,6 +14,9 @@ import { LibraryFailed } from "./libraries.mjs";
 import { LoadFailed, libraryOf, loadAll } from "./loading.mjs";
 import { masked } from "./masking.mjs";
 import { LOGGER, Limiter, shortStack, userStack } from "./output.mjs";
+import { load as loadAuth } from "./project/auth.mjs";
+import { Exchanges } from "./project/exchanges.mjs";
+import { install as installLoopback } from "./project/loopback.mjs";
 import { Query, refusal } from "./queries.mjs";
 import { dumps, errorName, errorRecord, errorText, loads } from "./serialization.mjs";
 import { answerEmbed, loadIndex, makeStore, replaceBatching } from "./store.mjs";
@@ -46,6 +49,8 @@ export class Host {
   #entries = new Map();
   #runs = new Map();
   #index = null;
+  #auth = null;
+  #exchanges;
   #damage = null;
   #isReady = false;
   #isStopping = false;
@@ -66,6 +71,7 @@ export class Host {
     this.#watch = watchLoop(descriptor);
     this.#connection = new Connection(descriptor, (...frame) => this.#onFrame(...frame), this.#watch.noteUnsent);
     this.#limiter = new Limiter(this.#connection);
+    this.#exchanges = new Exchanges(this.#connection);
   }
 
   /** Load the project and report READY. */
@@ -103,11 +109,22 @@ export class Host {
         limits: this.#limits,
       };
       this.#entries = await loadAll(graphs, { library, folder, saver, store: graphStore });
+      await this.#loadUserCode();
     } catch (error) {
       if (error instanceof LibraryFailed) {
         this.#exitUnusable("environment", error.message);
       }
       this.#exitUnusable("load", error instanceof LoadFailed ? error.message : shortStack(error));
+    }
+  }
+
+  async #loadUserCode() {
+    const { auth, http } = this.#config;
+    if (auth) {
+      this.#auth = await loadAuth(auth.path, this.#limiter);
+    }
+    if (http?.app) {
+      throw new LoadFailed("http.app: apps of JavaScript projects are not supported");
     }
   }
 
@@ -120,7 +137,7 @@ export class Host {
       this.#exitUnusable("inspect", shortStack(error));
     }
     this.#limiter.finish();
-    const ready = { graphs, versions: this.#library.versions, user_code: { auth: null, app: null } };
+    const ready = { graphs, versions: this.#library.versions, user_code: { auth: this.#auth?.describe() ?? null, app: null } };
     this.#connection.send(frames.READY, frames.NOBODY, dumps(ready));
     this.#connection.flushAndExit(0);
   }
@@ -162,6 +179,7 @@ export class Host {
       (...parts) => this.#limiter.emit(level, "langgraph", parts.map(shownPart).join(" ")),
     ]);
     globalThis[Symbol.for("langgraph.api.sdk-logger")] = Object.fromEntries(methods);
+    installLoopback(this.#exchanges, encodeURI(this.#config.http?.mount_prefix ?? ""), () => this.#isReady);
   }
 
   #onFrame(kind, id, body) {
@@ -186,6 +204,9 @@ export class Host {
         break;
       case frames.OPEN:
         this.#onOpen(id);
+        break;
+      case frames.PART:
+        this.#exchanges.receive(id, body);
         break;
       case frames.CHECK:
         this.#check(body);
@@ -226,7 +247,8 @@ export class Host {
     if (op === "embed") {
       this.#answer(id, await this.#embedded(document));
     } else if (op === "authenticate" || op === "authorize") {
-      this.#answer(id, dumps({ failed: "this revision has no auth" }));
+      const answer = await this.#auth?.answer(document);
+      this.#answer(id, dumps(answer ?? { failed: "this revision has no auth" }));
     } else if (!this.#entries.has(graphId)) {
       this.#answer(id, refusal({ error: "GraphNotFound", message: `no graph '${graphId}'` }, "invalid"));
     } else {

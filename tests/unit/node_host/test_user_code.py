@@ -1,0 +1,132 @@
+"""A JavaScript project's authorization, and the calls of its graphs to their own deployment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.authorizing import ask, request
+from tests.support.hosts import Exchange, HostProcess
+from tests.support.node_hosts import node_host
+from workers.graph_host import frames
+
+GRAPHS = {name: f"./members.ts:{name}" for name in ("asks", "streams")}
+AUTH = {"path": "./members.ts:auth"}
+USER = {"identity": "ann", "permissions": ["read"], "display_name": "ann", "is_authenticated": True}
+
+
+@pytest.fixture(scope="module")
+def members(node_project: Path) -> Iterator[HostProcess]:
+    with node_host(node_project, GRAPHS, auth=AUTH) as host:
+        assert "error" not in host.ready, host.ready
+        yield host
+
+
+def answer(host: HostProcess, document: dict[str, Any]) -> dict[str, Any]:
+    (part,) = host.query(document)
+    return json.loads(part)
+
+
+def signed_in(host: HostProcess, token: str) -> dict[str, Any]:
+    return answer(host, request(headers=[["authorization", token]]))
+
+
+def test_it_describes_the_handlers(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS, auth=AUTH, inspect=True) as host:
+        assert host.ready["user_code"]["auth"] == {
+            "parameters": ["request"],
+            "handlers": [
+                ["*", "*"], ["assistants", "read"], ["store", "*"], ["threads", "*"], ["threads", "create"],
+                ["threads", "delete"],
+            ],
+        }  # fmt: skip
+
+
+def test_authenticate_answers_with_a_user_or_a_refusal(members: HostProcess) -> None:
+    assert signed_in(members, "ann") == {"user": {**USER, "role": "GET"}}
+    assert signed_in(members, "text")["user"]["identity"] == "text"
+    assert signed_in(members, "other") == {
+        "denied": {"status": 401, "detail": "no token", "headers": {"www-authenticate": "Bearer"}}
+    }
+    assert signed_in(members, "breaks") == {"failed": "authenticate raised TypeError"}
+    assert signed_in(members, "reads") == {"failed": "authenticate raised TypeError"}
+    assert "no text that can be stored" in signed_in(members, "nobody")["failed"]
+
+
+def test_the_most_specific_handler_decides(members: HostProcess) -> None:
+    created = answer(members, ask("threads", "create", {"metadata": {"title": "x"}}, USER))
+    read = answer(members, ask("threads", "read", {"thread_id": "t"}, USER))
+
+    owned = {"owner": "ann"}
+    assert created == {"granted": [{"value": {"metadata": {"title": "x", **owned}}, "filter": owned}]}
+    assert read == {"granted": [{"value": {"thread_id": "t"}, "filter": owned}]}
+    assert answer(members, ask("crons", "read", {}, USER))["denied"]["status"] == 403
+    assert answer(members, ask("threads", "delete", {}, USER))["denied"] == {
+        "status": 409, "detail": "kept", "headers": {},
+    }  # fmt: skip
+    assert "value.namespace" in answer(members, ask("store", "get", {}, USER))["failed"]
+    assert "is no JSON" in answer(members, ask("assistants", "read", {}, USER))["failed"]
+
+
+def test_an_export_that_is_no_auth_is_refused(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS, auth={"path": "./members.ts:no_auth"}) as host:
+        assert host.ready["error"]["message"].startswith("auth.path: ./members.ts:no_auth is no Auth")
+
+
+def respond(exchange: Exchange, body: bytes, content_type: str) -> None:
+    head = {"status": 200, "headers": [["content-type", content_type]]}
+    exchange.send(frames.HEAD, json.dumps(head).encode())
+    exchange.send(frames.BODY, body)
+    exchange.send(frames.END)
+
+
+def test_a_client_without_address_calls_the_deployment_as_the_runs_user(members: HostProcess) -> None:
+    configurable = {"langgraph_auth_user": USER}
+    run = members.start("asks", {"seen": None}, config={"configurable": configurable})
+    exchange = members.wait_opened()
+
+    assert exchange.head["method"] == "GET"
+    assert exchange.head["path"] == "/threads/a b/c" or exchange.head["path"].startswith("/threads/a")
+    assert exchange.head["user"] == USER
+    headers = dict(map(tuple, exchange.head["headers"]))
+    assert headers["x-runyard-parent-run"] == str(run.id)
+    assert "x-api-key" not in headers
+    respond(exchange, b'{"thread_id": "t"}', "application/json")
+    members.wait_done(run)
+
+    assert run.values["seen"] == {"thread_id": "t"}
+
+
+def test_an_answer_is_read_as_it_arrives(members: HostProcess) -> None:
+    run = members.start("streams", {"seen": None}, stream_mode=["custom"])
+    exchange = members.wait_opened()
+    exchange.wait(frames.END)
+    assert json.loads(exchange.body)["assistant_id"] == "agent"
+
+    head = {"status": 200, "headers": [["content-type", "text/event-stream"]]}
+    exchange.send(frames.HEAD, json.dumps(head).encode())
+    exchange.send(frames.BODY, b'event: one\ndata: {"n": 1}\n\n')
+    members.read_until(lambda: run.named("custom") == ["one"])
+    exchange.send(frames.BODY, b'event: two\ndata: {"n": 2}\n\n')
+    exchange.send(frames.END)
+    members.wait_done(run)
+
+    assert run.values["seen"] == [{"n": 1}, {"n": 2}]
+    assert exchange.credits >= 1
+
+
+def test_a_refused_request_fails_in_the_graph(members: HostProcess) -> None:
+    run = members.start("asks", {"seen": None})
+    for _ in range(5):  # the client tries again
+        exchange = members.wait_opened()
+        exchange.send(frames.HEAD, b'{"status": 404, "headers": []}')
+        exchange.send(frames.END)
+        break
+    members.wait_done(run)
+
+    assert run.outcome["status"] == "error"
+    assert "404" in run.outcome["error"]["message"]
