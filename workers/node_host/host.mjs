@@ -14,6 +14,7 @@ import { LibraryFailed } from "./libraries.mjs";
 import { LoadFailed, libraryOf, loadAll } from "./loading.mjs";
 import { masked } from "./masking.mjs";
 import { LOGGER, Limiter, shortStack, userStack } from "./output.mjs";
+import { load as loadApp } from "./project/app.mjs";
 import { load as loadAuth } from "./project/auth.mjs";
 import { Exchanges } from "./project/exchanges.mjs";
 import { install as installLoopback } from "./project/loopback.mjs";
@@ -50,6 +51,7 @@ export class Host {
   #runs = new Map();
   #index = null;
   #auth = null;
+  #app = null;
   #exchanges;
   #damage = null;
   #isReady = false;
@@ -124,7 +126,7 @@ export class Host {
       this.#auth = await loadAuth(auth.path, this.#limiter);
     }
     if (http?.app) {
-      throw new LoadFailed("http.app: apps of JavaScript projects are not supported");
+      this.#app = await loadApp(http.app, this.#exchanges, this.#limiter);
     }
   }
 
@@ -137,7 +139,7 @@ export class Host {
       this.#exitUnusable("inspect", shortStack(error));
     }
     this.#limiter.finish();
-    const ready = { graphs, versions: this.#library.versions, user_code: { auth: this.#auth?.describe() ?? null, app: null } };
+    const ready = { graphs, versions: this.#library.versions, user_code: { auth: this.#auth?.describe() ?? null, app: this.#app?.describe() ?? null } };
     this.#connection.send(frames.READY, frames.NOBODY, dumps(ready));
     this.#connection.flushAndExit(0);
   }
@@ -203,7 +205,7 @@ export class Host {
         this.#onQuery(id, loads(body));
         break;
       case frames.OPEN:
-        this.#onOpen(id);
+        this.#onOpen(id, loads(body));
         break;
       case frames.PART:
         this.#exchanges.receive(id, body);
@@ -268,9 +270,12 @@ export class Host {
     this.#connection.send(frames.ANSWER, id, frames.pack([document]));
   }
 
-  #onOpen(id) {
-    const failed = stringify({ message: "this revision has no app" });
-    this.#connection.send(frames.PART, id, `${frames.FAILED}${failed}`);
+  #onOpen(id, head) {
+    if (this.#app === null) {
+      this.#exchanges.begin(id).finish(frames.FAILED, { message: "this revision has no app" });
+    } else {
+      this.#app.open(id, head);
+    }
   }
 
   /** Answer a CHECK: which of these runs are in progress. Uses what a run needs, too: the decoder, a turn, the encoder. */
@@ -297,6 +302,7 @@ export class Host {
       return;
     }
     this.#isStopping = true;
+    this.#exchanges.closeAll();
     const timeout = new Promise((resolve) => setTimeout(resolve, TRACING_MS));
     await Promise.race([this.#library?.awaitAllCallbacks(), timeout]);
     this.#limiter.finish();

@@ -53,3 +53,32 @@ async function stream(_: unknown, config: LangGraphRunnableConfig) {
   return { seen };
 }
 export const streams = new StateGraph(State).addNode("stream", stream).addEdge(START, "stream").compile();
+
+let aborted = 0;
+
+/** An app with the list of routes that Hono keeps. */
+export const app = {
+  routes: [
+    { method: "GET", path: "/words/:id{[0-9]+}" },
+    { method: "POST", path: "/echo" },
+    { method: "ALL", path: "/*", handler: function guard() {} },
+  ],
+  async fetch(request: Request): Promise<Response> {
+    const { pathname, search } = new URL(request.url);
+    switch (pathname) {
+      case "/echo":
+        return new Response(await request.text(), { status: 201, headers: { "x-search": search } });
+      case "/endless":
+        request.signal.addEventListener("abort", () => aborted++);
+        return new Response(new ReadableStream({
+          async pull(controller) {
+            controller.enqueue(new TextEncoder().encode("x".repeat(100_000)));
+          },
+        }));
+      case "/aborted":
+        return Response.json({ aborted, host: request.headers.get("host") });
+      default:
+        throw new TypeError("no such page");
+    }
+  },
+};

@@ -130,3 +130,56 @@ def test_a_refused_request_fails_in_the_graph(members: HostProcess) -> None:
 
     assert run.outcome["status"] == "error"
     assert "404" in run.outcome["error"]["message"]
+
+
+# The project's app
+
+
+@pytest.fixture(scope="module")
+def app_host(node_project: Path) -> Iterator[HostProcess]:
+    with node_host(node_project, GRAPHS, http={"app": "./members.ts:app"}) as host:
+        assert "error" not in host.ready, host.ready
+        yield host
+
+
+def test_the_routes_of_an_app_are_described(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS, http={"app": "./members.ts:app"}, inspect=True) as host:
+        app = host.ready["user_code"]["app"]
+        assert app["middleware"] == ["guard"]
+        assert app["routes"] == [
+            {"path": "/words/{id}", "methods": ["GET"], "kind": "http"},
+            {"path": "/echo", "methods": ["POST"], "kind": "http"},
+        ]
+
+
+def test_an_app_answers_requests_with_bodies_of_any_size(app_host: HostProcess) -> None:
+    body = b"x" * 60_000
+    exchange = app_host.request("/echo", body, method="POST", query="a=1")
+
+    head = exchange.document(frames.HEAD)
+    assert head["status"] == 201
+    assert ["x-search", "?a=1"] in head["headers"]
+    assert exchange.body == body
+
+
+def test_an_app_that_fails_is_logged_and_answers_nothing(app_host: HostProcess) -> None:
+    exchange = app_host.request("/nowhere")
+
+    assert exchange.document(frames.FAILED) == {"message": "the project's app failed"}
+    assert any(
+        "http.app failed at GET /nowhere\nTypeError: no such page" in log["message"] for log in app_host.logs
+    )
+    socket = app_host.open(type="websocket").wait_end()
+    assert "no WebSockets" in socket.document(frames.FAILED)["message"]
+
+
+def test_a_client_that_disconnects_ends_the_response(app_host: HostProcess) -> None:
+    exchange = app_host.open("/endless")
+    exchange.gives_credit = False
+    app_host.read_until(lambda: len(exchange.body) >= 16 * 34_000)
+    exchange.send(frames.CLOSE, b"{}")
+
+    answer = app_host.request("/aborted")
+
+    assert json.loads(answer.body) == {"aborted": 1, "host": "service.test"}
+    assert answer.document(frames.HEAD)["status"] == 200

@@ -1,0 +1,112 @@
+/**
+ * The project's app (`http.app`): anything with a `fetch` method that takes a Request, such as an app of Hono.
+ *
+ * Bodies are streams in both directions. A client that disconnects aborts the request's signal.
+ */
+
+import { storage as currentStorage } from "../current.mjs";
+import * as frames from "../frames.mjs";
+import { LoadFailed, loadObject } from "../loading.mjs";
+import { LOGGER, userStack } from "../output.mjs";
+import { bodyOf } from "./exchanges.mjs";
+
+const { AbortController, Headers, Request } = globalThis;
+
+const KEY = "http.app";
+const FAILED = { message: "the project's app failed" }; // the only detail that the caller receives
+const WHOLE = { path: "", methods: [], kind: "mount" };
+const WITHOUT_BODY = new Set(["GET", "HEAD"]);
+const METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
+
+/** The project's app, and its requests in progress. */
+export class App {
+  #app;
+  #exchanges;
+  #limiter;
+
+  constructor(app, exchanges, limiter) {
+    this.#app = app;
+    this.#exchanges = exchanges;
+    this.#limiter = limiter;
+  }
+
+  /** Return the app's routes. All paths are those of an app that has no list of routes. */
+  describe() {
+    const { routes } = this.#app;
+    if (!Array.isArray(routes)) {
+      return { routes: [WHOLE], openapi: null, middleware: [], cors: null };
+    }
+    const middleware = routes.filter(isMiddleware).map(({ handler }) => handler?.name || "middleware");
+    const described = routes.filter((route) => !isMiddleware(route)).flatMap(routeOf);
+    return { routes: described, openapi: null, middleware: [...new Set(middleware)], cors: null };
+  }
+
+  /** Handle a request of a client. */
+  async open(id, head) {
+    const exchange = this.#exchanges.begin(id);
+    if (head.type !== "http") {
+      exchange.finish(frames.FAILED, { message: "apps of JavaScript projects have no WebSockets" });
+      return;
+    }
+    const acting = { id: frames.NOBODY, isOver: true, user: head.user ?? null };
+    try {
+      await currentStorage.run(acting, () => this.#answer(exchange, head));
+    } catch (error) {
+      if (!exchange.isClosed) {
+        const text = `http.app failed at ${head.method} ${head.path}\n${userStack(error)}`;
+        this.#limiter.emit("ERROR", LOGGER, text, frames.NOBODY);
+      }
+      exchange.finish(frames.FAILED, FAILED);
+    }
+  }
+
+  async #answer(exchange, head) {
+    const abort = new AbortController();
+    exchange.onClose = () => abort.abort();
+    const response = await this.#app.fetch(requestOf(exchange, head, abort.signal));
+    const headers = [...response.headers];
+    await exchange.send(frames.HEAD, JSON.stringify({ status: response.status, headers }));
+    for await (const part of response.body ?? []) {
+      if (exchange.isClosed) {
+        break; // the client has disconnected, which ends the app's stream
+      }
+      await exchange.sendBody(part);
+    }
+    exchange.finish(frames.END);
+  }
+}
+
+/** Load the project's app. Throws LoadFailed. */
+export async function load(location, exchanges, limiter) {
+  const app = await loadObject(KEY, location);
+  if (typeof app?.fetch !== "function") {
+    throw new LoadFailed(`${KEY}: ${location} has no method 'fetch'`);
+  }
+  return new App(app, exchanges, limiter);
+}
+
+function requestOf(exchange, head, signal) {
+  const { method, scheme = "http", root_path: root = "", query } = head;
+  const headers = new Headers(head.headers.filter(([name]) => !name.startsWith(":")));
+  const path = root + (head.raw_path || head.path);
+  const url = new URL(`${scheme}://${headers.get("host") ?? "localhost"}${path}${query ? `?${query}` : ""}`);
+  const body = WITHOUT_BODY.has(method) ? {} : { body: bodyOf(exchange, () => {}), duplex: "half" };
+  return new Request(url, /** @type {any} */ ({ method, headers, signal, ...body }));
+}
+
+/** Whether an entry in Hono's list of routes is middleware, which it registers for all methods of a prefix. */
+function isMiddleware({ method, path }) {
+  return method === "ALL" && path.endsWith("*");
+}
+
+/** Return the routes of an entry in Hono's list, with its parameters in braces. */
+function routeOf({ method, path }) {
+  const methods = method === "ALL" ? METHODS : [method];
+  const optional = /\/:[^/]+\?$/;
+  const paths = optional.test(path) ? [path.replace(optional, "") || "/", path.slice(0, -1)] : [path];
+  return paths.map((each) => ({ path: braced(each), methods, kind: "http" }));
+}
+
+function braced(path) {
+  return path.replace(/:(\w+)(?:\{[^}]*\})?/g, "{$1}").replace(/\*$/, "{rest:path}");
+}
