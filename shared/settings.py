@@ -467,7 +467,9 @@ class Settings(SignInSettings):
 
 
 # Variables that name a file or folder of CA certificates.
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+CERTIFICATES = (
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS",
+)  # fmt: skip
 # Variables of the service's environment that are passed on to user code and the package installer.
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "TZ",
@@ -475,7 +477,7 @@ PASSED_ON = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS", "UV_NATIVE_TLS",
     "UV_SYSTEM_CERTS",
-    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "NPM_CONFIG_REGISTRY",
 )  # fmt: skip
 
 DECLARED = {spec.name: spec.metadata for spec in dataclasses.fields(Settings) if "variable" in spec.metadata}

@@ -259,7 +259,7 @@ def keep_artifact(
     claimed: ClaimedRevision,
     *,
     requirements: str,
-    python_version: str,
+    python_version: str | None,
     manifest: Mapping[str, Any],
 ) -> None:
     """Store what is needed to rebuild the same environment on any machine. Raises Fenced."""

@@ -6,6 +6,11 @@ SELECT d.source_config ->> 'repo_url' AS url, r.source_revision_config ->> 'repo
 FROM revision r JOIN deployment d ON d.id = r.deployment_id
 WHERE r.id = :id AND r.source = 'github'
 
+-- name: commands
+-- The commands that install and build a JavaScript project.
+SELECT nullif(source_config ->> 'install_command', '') AS install, nullif(source_config ->> 'build_command', '') AS build
+FROM deployment WHERE id = :id
+
 -- name: same_source
 -- The newest builds of a deployment from the same archive with the same configuration file.
 SELECT coalesce(build_id, id) AS build_id, requirements, python_version, manifest ->> 'resolved_at' AS resolved_at

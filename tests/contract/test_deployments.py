@@ -240,7 +240,19 @@ def test_what_it_cannot_do_is_refused_in_words(control: ControlPlane, subtests: 
         {"source": "internal_source", "source_revision_config": {"image_uri": "a@sha256:b"}},
         {"source": "internal_source", "source_revision_config": {"source_tarball_path": "a/b"}},
         {"source": "internal_source", "source_config": {"custom_url": "https://a.example"}},
-        {"source": "internal_source", "source_config": {"install_command": "npm i"}},
+        *(
+            {"source": "internal_source", "source_config": {name: command}}
+            for name in ("install_command", "build_command")
+            for command in (
+                "npm ci; ls",
+                "npm ci & ls",
+                "npm ci &&& ls",
+                "npm ci > x",
+                "echo $HOME",
+                "a `b`",
+                'a "b"',
+            )
+        ),
         {"source": "internal_source", "source_config": {"listener_id": str(uuid4())}},
         {"source": "internal_source", "secret_references": [{"name": "A"}]},
     ]
@@ -250,6 +262,19 @@ def test_what_it_cannot_do_is_refused_in_words(control: ControlPlane, subtests: 
             assert response.status_code == 400
             assert isinstance(detail(response), str)
             assert control.get("/v2/deployments").json == {"resources": [], "offset": 0}
+
+
+def test_a_javascript_project_may_have_its_own_commands(control: ControlPlane) -> None:
+    commands = {"install_command": "npm ci && npx prisma generate", "build_command": "npm run build"}
+    source = {"name": "a", "source": "internal_source", "source_config": commands}
+
+    created = control.post("/v2/deployments", source).json
+
+    assert {name: created["source_config"][name] for name in commands} == commands
+    emptied = {"source_config": {"build_command": ""}}
+    changed = control.call("PATCH", f"/v2/deployments/{created['id']}", emptied).json
+    assert changed["source_config"]["install_command"] == commands["install_command"]
+    assert changed["source_config"]["build_command"] == ""
 
 
 def test_the_platforms_own_variables_cannot_be_set(control: ControlPlane, subtests: pytest.Subtests) -> None:

@@ -320,7 +320,6 @@ SAID: dict[str, tuple[tuple[str, ...], dict[str, str], int]] = {
         2,
     ),
     "No listeners found for this workspace.": (("deploy", "listeners", "list"), {}, 0),
-    "install_command is not supported by this service.": ((*DEPLOY, "--install-command", "npm ci"), {}, 1),
 }
 
 

@@ -6,6 +6,7 @@ is built is refused, never ignored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,11 @@ MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
 MIN_MEMORY_MB, MAX_MEMORY_MB = 128, 1024 * 1024
 
 FIXED = ("integration_id", "repo_url", "deployment_type", "custom_url", "template_id")
-UNSUPPORTED_CONFIG = ("listener_id", "listener_config", "install_command", "build_command")
+UNSUPPORTED_CONFIG = ("listener_id", "listener_config")
+COMMANDS = ("install_command", "build_command")
+# Commands run without a shell. A single `&` is refused, too.
+SHELL_CHARACTERS = re.compile(r"""["`\\\n\r\0\t|;$<>]|(?<!&)&(?:&&)*(?!&)""")
+MAX_COMMAND = 1000
 
 
 class DeploymentType(fields.OneOf):
@@ -110,8 +115,22 @@ class SourceConfig(fields.Schema):
     listener_config = fields.JsonObject(
         allow_none=True, max_bytes=SPEC_BYTES, searchable=True, metadata=UNSUPPORTED
     )
-    install_command = fields.StrictString(allow_none=True, metadata=UNSUPPORTED)
-    build_command = fields.StrictString(allow_none=True, metadata=UNSUPPORTED)
+    install_command = fields.StrictString(
+        max_length=MAX_COMMAND,
+        allow_none=True,
+        metadata={
+            "description": "Command that installs the packages of a JavaScript project, in place of the builder's own."
+            " Several are joined with `&&`. Other shell characters are not allowed. An empty text removes it"
+        },
+    )
+    build_command = fields.StrictString(
+        max_length=MAX_COMMAND,
+        allow_none=True,
+        metadata={
+            "description": "Command that a JavaScript project needs after its packages are installed, with the rules of"
+            " `install_command`"
+        },
+    )
     template_id = fields.StrictString(allow_none=True)
 
 
@@ -233,6 +252,13 @@ def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
     for name in UNSUPPORTED_CONFIG:
         if (body.get("source_config") or {}).get(name):
             raise _unsupported(f"{name} is not supported by this service.", "source_config", name)
+    for name in COMMANDS:
+        if SHELL_CHARACTERS.search((body.get("source_config") or {}).get(name) or ""):
+            raise _unsupported(
+                f"{name} must be commands without shell characters, joined with &&: there is no shell.",
+                "source_config",
+                name,
+            )
     _check_repository(body)
 
 

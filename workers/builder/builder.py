@@ -29,11 +29,12 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import STATEMENT_ERRORS, connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from workers.builder import environments, inspection, publish, sources, workspaces
+from workers.builder import environments, host_command, inspection, publish, sources, workspaces
 from workers.builder.build_log import BuildLog
 from workers.builder.config.fields import refused
 from workers.builder.environments import Environment
 from workers.builder.inspection import Inspected
+from workers.builder.node.resolved import NO_COMMANDS
 from workers.builder.publish import Configs
 from workers.celery_app import PASS_ON_SECONDS
 from workers.runner.event_writer import Writers
@@ -174,6 +175,7 @@ class _Build:
         self._lease = lease
         self._unreadable: Undecryptable | None = None
         self._secrets: dict[str, str] = {}
+        self._commands = NO_COMMANDS
         self._resolved_at = datetime.now(UTC).isoformat()
         try:
             with connection() as conn:
@@ -194,6 +196,11 @@ class _Build:
         environment = self._make()
         if environment.manifest.store.get("index"):
             _require_vectors()
+        if environment.node is not None:
+            for name in host_command.dropped_variables({**environment.manifest.env, **self._variables}):
+                self.log.write(
+                    "WARNING", f"the variable {name} is not set for the graphs: it would change Node or npm"
+                )
         configs = publish.assistant_configs({**environment.manifest.env, **self._variables})
         inspected = self._inspect(environment)
         if claimed.status == RevisionStatus.BUILDING:
@@ -230,6 +237,8 @@ class _Build:
             config_path=claimed.config.get("langgraph_config_path"),
             requirements=claimed.requirements,
             python_version=claimed.python_version,
+            commands=self._commands,
+            variables=self._variables,
         )
         return environments.make(
             self._settings,
@@ -255,7 +264,8 @@ class _Build:
         if claimed.requirements is not None:
             return
         with connection() as conn:
-            earlier = environments.same_source(conn, claimed)
+            self._commands = environments.commands_of(conn, claimed.deployment_id)
+            earlier = environments.same_source(conn, claimed, self._commands)
             if earlier is None:
                 return
             revisions.reuse_build(conn, claimed, earlier.build_id)
@@ -291,6 +301,7 @@ class _Build:
                 requirements=str(environment.requirements),
                 python_version=environment.python_version,
                 manifest={
+                    "language": "python" if environment.node is None else "javascript",
                     "graphs": {name: dict(entry) for name, entry in environment.manifest.graphs.items()},
                     "inputs": environment.inputs,
                     "checkpointer": dict(environment.manifest.checkpointer),

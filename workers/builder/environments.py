@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,14 @@ from shared.settings import Settings
 from shared.sql import statement
 from workers.builder import steps, workspaces
 from workers.builder.config import manifest
+from workers.builder.config.fields import refused
+from workers.builder.config.javascript import NodeProject
 from workers.builder.config.manifest import Manifest
+from workers.builder.node import resolved as node_resolved
+from workers.builder.node import runtime as node_runtime
+from workers.builder.node.installer import NodeInstaller
+from workers.builder.node.resolved import NO_COMMANDS, Commands, Resolved
+from workers.builder.node.runtime import Runtime
 from workers.builder.python import installer, packages, toolchain
 from workers.builder.python.installer import Inputs, Installer
 from workers.builder.python.packages import Packages
@@ -40,12 +47,13 @@ from workers.builder.workspaces import Workspace, read_untrusted, write_untruste
 from workers.isolation import disk, sandbox
 
 FRESH = timedelta(days=1)  # a later deployment resolves again and gets newer releases
-MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
-
+MAX_REQUIREMENTS_BYTES = 8 * 1024 * 1024  # a lock file of 4 MiB as a JSON string may be twice as large
+REUSED = "the requirements are those of the last revision, and so are their versions"
 
 # Returns the requirements that an earlier build resolved from inputs with this digest, if they are to be reused.
 FindRequirements = Callable[[str], str | None]
 _SAME_SOURCE = statement("builds.same_source")
+_COMMANDS = statement("builds.commands")
 _SAME_INPUTS = statement("builds.same_inputs")
 
 
@@ -55,14 +63,17 @@ class Environment:
 
     workspace: Workspace
     manifest: Manifest
-    requirements: Requirements
+    requirements: Requirements | Resolved  # as text, what the revision stores
     packages: Path | None  # the environment with the shared wheels
-    python_version: str
+    python_version: str | None  # None: of a JavaScript project
     inputs: str = ""  # digest of the resolver's inputs
+    node: Runtime | None = None  # of a JavaScript project
 
     @property
     def folders(self) -> list[Path]:
         """The folders that the environment's processes read, besides the project."""
+        if self.node is not None:
+            return self.node.folders
         return [self.workspace.env, *([] if self.packages is None else [self.packages])]
 
 
@@ -75,6 +86,8 @@ class Plan:
     config_path: str | None
     requirements: str | None = None  # None: resolve them
     python_version: str | None = None  # None: the version that the project configures
+    commands: Commands = NO_COMMANDS  # of the deployment, for a set that is yet to be resolved
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the deployment
 
 
 def make(
@@ -121,9 +134,14 @@ class _Maker:
         """
         if not self._workspace.ready_marker.exists():
             return None
-        inputs = self._inputs(lambda level, message: None)
-        requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
-        environment = self._with_packages(inputs, requirements)
+        manifest = self._manifest(lambda level, message: None)
+        text = self._plan.requirements or _read(self._workspace.requirements)
+        if manifest.node is not None:
+            resolved = Resolved.parse(text)
+            runtime = self._runtime(resolved.node_major)
+            inputs = self._node_inputs(manifest.node, runtime)
+            return Environment(self._workspace, manifest, resolved, None, None, inputs, runtime)
+        environment = self._with_packages(self._inputs(manifest), Requirements.parse(text))
         return environment if _is_linked(environment) else None
 
     def make(self, find_requirements: FindRequirements) -> Environment:
@@ -133,17 +151,65 @@ class _Maker:
         self._workspace.home.mkdir()
         sandbox.give(self._workspace.root)
         self._unpack()
-        inputs = self._inputs(self._write_line)
+        manifest = self._manifest(self._write_line)
+        if manifest.node is not None:
+            environment = self._make_node(manifest, manifest.node, find_requirements)
+        else:
+            environment = self._make_python(manifest, find_requirements)
+        self._workspace.ready_marker.touch()
+        return environment
+
+    def _make_python(self, manifest: Manifest, find_requirements: FindRequirements) -> Environment:
+        for name, command in asdict(self._plan.commands).items():
+            if command is not None:
+                raise refused(f"{name}_command: only for JavaScript projects")
+        inputs = self._inputs(manifest)
         uv = Installer(self._sandbox, inputs.interpreter)
         requirements = self._requirements(uv, inputs, find_requirements)
         environment = self._with_packages(inputs, requirements)
         self._create(uv, environment)
-        self._install(uv, environment)
+        self._install(uv, environment, requirements)
         folders = [self._workspace.env, self._workspace.project]
         compiling = toolchain.compile_bytecode(inputs.interpreter.path, folders)
         self._sandbox.attempt(compiling, readonly=[inputs.interpreter.prefix])
-        self._workspace.ready_marker.touch()
         return environment
+
+    def _make_node(
+        self, manifest: Manifest, project: NodeProject, find_requirements: FindRequirements
+    ) -> Environment:
+        stored = None if self._plan.requirements is None else Resolved.parse(self._plan.requirements)
+        runtime = self._runtime(project.major if stored is None else stored.node_major)
+        self._write_line("INFO", f"the project runs on Node {runtime.version}")
+        npm = NodeInstaller(
+            self._sandbox,
+            self._workspace,
+            runtime,
+            project,
+            self._workspace.project / manifest.directory,
+            self._plan.variables,
+            self._write_line,
+        )
+        inputs = self._node_inputs(project, runtime)
+        if stored is None and project.lock is None:
+            earlier = find_requirements(inputs)
+            if earlier is not None:
+                self._write_line("INFO", REUSED)
+                stored = Resolved.parse(earlier)
+        resolved = stored or npm.resolved(self._plan.commands)
+        npm.install(resolved)
+        write_untrusted(self._workspace.requirements, str(resolved))
+        return Environment(self._workspace, manifest, resolved, None, None, inputs, runtime)
+
+    def _runtime(self, major: int) -> Runtime:
+        """Return Node of a major version, installed on this machine, and record that this workspace uses it."""
+        runtime = node_runtime.ensure(self._settings, major, self._write_line)
+        write_untrusted(self._workspace.packages, "".join(f"{path.name}\n" for path in runtime.folders))
+        return runtime
+
+    def _node_inputs(self, project: NodeProject, runtime: Runtime) -> str:
+        return node_resolved.inputs_digest(
+            self._workspace.project, project, self._plan.commands, runtime.version, self._plan.digest
+        )
 
     def _unpack(self) -> None:
         archive = self._workspace.root / "source.tar.gz"
@@ -153,13 +219,16 @@ class _Maker:
         self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.module_path()})
         archive.unlink()
 
-    def _inputs(self, write_line: WriteLine) -> Inputs:
-        """Read the unpacked project's configuration, write what is remarkable in it, and find its interpreter."""
+    def _manifest(self, write_line: WriteLine) -> Manifest:
+        """Read the unpacked project's configuration, and write what is remarkable in it."""
         configured = manifest.read(self._workspace.project, self._plan.config_path)
         for note in configured.notes:
             write_line("INFO", note)
         for warning in configured.warnings:
             write_line("WARNING", warning)
+        return configured
+
+    def _inputs(self, configured: Manifest) -> Inputs:
         version = self._plan.python_version or configured.python_version
         interpreter = toolchain.find_interpreter(self._settings, version)
         return installer.inputs_of(self._workspace.project, configured, interpreter, self._plan.digest)
@@ -171,9 +240,7 @@ class _Maker:
             return Requirements.parse(self._plan.requirements)
         earlier = find_requirements(inputs.digest)
         if earlier is not None:
-            self._write_line(
-                "INFO", "the requirements are those of the last revision, and so are their versions"
-            )
+            self._write_line("INFO", REUSED)
             return Requirements.parse(earlier)
         self._write_line("INFO", "resolving requirements")
         lock = installer.resolve(uv, self._workspace, inputs, self._write_line)
@@ -207,21 +274,21 @@ class _Maker:
             write_untrusted(self._workspace.packages, environment.packages.parent.name)
         write_untrusted(self._workspace.requirements, str(environment.requirements))
 
-    def _install(self, uv: Installer, environment: Environment) -> None:
+    def _install(self, uv: Installer, environment: Environment, requirements: Requirements) -> None:
         """Install the requirements that may run their own code, and the project's own packages."""
         local = environment.manifest.packages
-        if not environment.requirements.built and not local:
+        if not requirements.built and not local:
             return
-        if environment.requirements.built:
+        if requirements.built:
             self._write_line(
-                "INFO", f"installing {len(environment.requirements.built)} packages of this deployment's own"
+                "INFO", f"installing {len(requirements.built)} packages of this deployment's own"
             )
         if local:
             self._write_line("INFO", f"installing the project's own: {', '.join(map(str, local))}")
         listed = self._workspace.root / "built.txt"
-        write_untrusted(listed, "".join(f"{line}\n" for line in environment.requirements.built))
+        write_untrusted(listed, "".join(f"{line}\n" for line in requirements.built))
         uv.install_built(
-            listed if environment.requirements.built else None,
+            listed if requirements.built else None,
             [self._workspace.project / path for path in local],
             self._workspace.env,
             environment.manifest.index and environment.manifest.index.within(self._workspace.project),
@@ -285,16 +352,21 @@ class ReusableBuild:
     resolved_at: str
 
 
-def same_source(conn: Connection, claimed: ClaimedRevision) -> ReusableBuild | None:
-    """Return the newest fresh build of the same archive with the same configuration file; None if there is none."""
-    return _newest_fresh(
-        _SAME_SOURCE.rows(
-            conn,
-            deployment_id=claimed.deployment_id,
-            digest=claimed.archive_digest,
-            config_path=claimed.config.get("langgraph_config_path"),
-        )
+def same_source(conn: Connection, claimed: ClaimedRevision, commands: Commands) -> ReusableBuild | None:
+    """Return the newest fresh build of the same archive with the same configuration file and commands; None if there is none."""
+    rows = _SAME_SOURCE.rows(
+        conn,
+        deployment_id=claimed.deployment_id,
+        digest=claimed.archive_digest,
+        config_path=claimed.config.get("langgraph_config_path"),
     )
+    return _newest_fresh(row for row in rows if node_resolved.commands_of(row["requirements"]) == commands)
+
+
+def commands_of(conn: Connection, deployment_id: UUID) -> Commands:
+    """Return the commands that the deployment's `source_config` names for the builds of JavaScript projects."""
+    row = _COMMANDS.row(conn, id=deployment_id)
+    return NO_COMMANDS if row is None else Commands(**row)
 
 
 def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> ReusableBuild | None:

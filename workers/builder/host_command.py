@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import orjson
@@ -22,6 +24,7 @@ from shared.settings import MIB, Settings
 from shared.sql import statement
 from workers.builder import environments, sources, workspaces
 from workers.builder.environments import Environment
+from workers.builder.node.runtime import Runtime, network_variables
 from workers.builder.python import toolchain
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
@@ -29,47 +32,50 @@ from workers.runner.host import HostCommand
 from workers.runner.host_pool import PreparedHost
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
+NODE_HOST = Path(workers.__file__).parent / "node_host"
+NODE_HEAP = 0.6  # part of a host's memory for JavaScript objects; V8 collects garbage late without a limit
+NODE_YOUNG_MB = 8
+NODE_VARIABLES = re.compile(r"NODE_OPTIONS|NODE_PATH|npm_.*|NPM_CONFIG_.*")
 COMPILE_SECONDS = 60
 
 _OF_HOST = statement("builds.of_host")
 
 
 def host_command(
-    settings: Settings, environment: Environment, variables: Mapping[str, str], *, inspect: bool = False
+    settings: Settings,
+    environment: Environment,
+    variables: Mapping[str, str],
+    *,
+    inspect: bool = False,
+    memory_mb: int | None = None,
 ) -> HostCommand:
-    """Return the command that starts a graph host of an environment with the deployment's variables."""
-    workspace = environment.workspace
+    """Return the command that starts a graph host of an environment with the deployment's variables.
+
+    `memory_mb` is the host's limit, if it is lower than that of all hosts.
+    """
+    workspace, manifest = environment.workspace, environment.manifest
     sandbox.give(workspace.root)  # the environment may have been created at another isolation level
-    cwd = workspace.project / environment.manifest.directory
-    interpreter = toolchain.find_interpreter(settings, environment.python_version)
-    keep_bytecode(interpreter.path, GRAPH_HOST)
+    cwd = workspace.project / manifest.directory
     config = {
-        "graphs": environment.manifest.graphs,
-        "paths": [str(workspace.project / path) for path in environment.manifest.import_paths],
+        "graphs": manifest.graphs,
+        "paths": [str(workspace.project / path) for path in manifest.import_paths],
         "inspect": inspect,
-        "store": environment.manifest.store,
-        "auth": {"path": environment.manifest.auth["path"]} if environment.manifest.auth else None,
-        "http": environment.manifest.http or None,
+        "store": manifest.store,
+        "auth": {"path": manifest.auth["path"]} if manifest.auth else None,
+        "http": manifest.http or None,
         "secrets": list(variables),
-        **environment.manifest.checkpointer.get("serde", {}),
+        **manifest.checkpointer.get("serde", {}),
     }
-    env = {
-        **toolchain.without_variables(settings.passed_on),
-        **environment.manifest.env,
-        **variables,
-        "HOME": str(workspace.home),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "VIRTUAL_ENV": str(workspace.env),
-        "MALLOC_ARENA_MAX": "2",  # one arena per thread would waste memory and look like a leak
-        "GRAPH_HOST_CONFIG": orjson.dumps(config).decode(),
-    }
-    programs = [str(folder / "bin") for folder in environment.folders]
-    env["PATH"] = os.pathsep.join((*programs, env.get("PATH", os.defpath)))
+    env = {**toolchain.without_variables(settings.passed_on), **manifest.env, **variables}
+    if environment.node is not None:
+        program = _node_program(settings, environment.node, env, memory_mb or settings.host_memory_mb)
+    else:
+        program = _python_program(settings, environment, env)
+    env = {**program.env, "HOME": str(workspace.home), "GRAPH_HOST_CONFIG": orjson.dumps(config).decode()}
     argv = sandbox.wrap(
-        graph_host_command(workspace.python, GRAPH_HOST, threads=settings.host_threads),
+        program.argv,
         settings,
-        readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *environment.folders],
+        readonly=[*program.readonly, workspace.project, *environment.folders],
         writable=[workspace.home],
         cwd=cwd,
         memory_bytes=settings.host_memory_mb * MIB,
@@ -77,9 +83,58 @@ def host_command(
     return HostCommand(argv, str(cwd), env, home=workspace.home)
 
 
+class _Program(NamedTuple):
+    """A graph host's program: its command, environment variables, and folders to read besides the environment's."""
+
+    argv: list[str]
+    env: dict[str, str]
+    readonly: list[Path]
+
+
+def _python_program(settings: Settings, environment: Environment, env: Mapping[str, str]) -> _Program:
+    workspace = environment.workspace
+    interpreter = toolchain.find_interpreter(settings, environment.python_version)
+    keep_bytecode(interpreter.path, GRAPH_HOST)
+    programs = [str(folder / "bin") for folder in environment.folders]
+    return _Program(
+        graph_host_command(workspace.python, GRAPH_HOST, threads=settings.host_threads),
+        {
+            **env,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "VIRTUAL_ENV": str(workspace.env),
+            "MALLOC_ARENA_MAX": "2",  # one arena per thread would waste memory and look like a leak
+            "PATH": os.pathsep.join((*programs, env.get("PATH", os.defpath))),
+        },
+        [interpreter.prefix, GRAPH_HOST],
+    )
+
+
 def graph_host_command(env_python: Path, package: Path, *, threads: int) -> list[str]:
     """Return a graph host's command. The runner replaces `{socket}` with the descriptor of the inherited socket."""
     return [str(env_python), str(package), "--socket", "{socket}", "--threads", str(threads)]
+
+
+def _node_program(settings: Settings, node: Runtime, env: Mapping[str, str], memory_mb: int) -> _Program:
+    argv = [
+        str(node.program), f"--max-old-space-size={int(memory_mb * NODE_HEAP)}", f"--max-semi-space-size={NODE_YOUNG_MB}",
+        "--enable-source-maps", "--import", str(node.loader), str(NODE_HOST / "main.mjs"), "--socket", "{socket}",
+    ]  # fmt: skip
+    dropped = dropped_variables(env)
+    return _Program(
+        argv,
+        {
+            **network_variables(settings.passed_on),
+            **{name: value for name, value in env.items() if name not in dropped},
+            "PATH": os.pathsep.join((str(node.prefix / "bin"), env.get("PATH", os.defpath))),
+        },
+        [NODE_HOST],
+    )
+
+
+def dropped_variables(names: Iterable[str]) -> list[str]:
+    """Return the names of variables that would change how Node or npm work, which a JavaScript host does not get."""
+    return [name for name in names if NODE_VARIABLES.fullmatch(name)]
 
 
 @functools.cache
@@ -127,6 +182,7 @@ def prepare_host(settings: Settings, deploy_log: DeployLog, revision_id: UUID) -
                 config_path=row["config_path"],
                 requirements=row["requirements"],
                 python_version=row["python_version"],
+                variables=variables,
             ),
             write_line=lambda level, message: None,  # the build log already has these lines
             deadline_seconds=settings.build_timeout_seconds,
@@ -134,6 +190,8 @@ def prepare_host(settings: Settings, deploy_log: DeployLog, revision_id: UUID) -
     except BuildFailed as error:
         hold.close()
         raise HostUnusable(f"the environment cannot be made here: {error.message}") from error
-    command = dataclasses.replace(host_command(settings, environment, variables), hold=hold)
     with connection() as conn:  # read last: making the environment may have taken minutes
-        return PreparedHost(command, output, limits.of_hosts(conn, [revision_id])[revision_id])
+        bounds = limits.of_hosts(conn, [revision_id])[revision_id]
+    memory_mb = min(bounds.memory_mb or settings.host_memory_mb, settings.host_memory_mb)
+    command = host_command(settings, environment, variables, memory_mb=memory_mb)
+    return PreparedHost(dataclasses.replace(command, hold=hold), output, bounds)

@@ -35,7 +35,7 @@ from workers.builder.config.fields import refused
 from workers.builder.config.manifest import Manifest
 from workers.builder.config.schema import Cors
 from workers.builder.environments import Environment
-from workers.builder.host_command import GRAPH_HOST, host_command
+from workers.builder.host_command import GRAPH_HOST, NODE_HOST, host_command
 from workers.builder.steps import WriteLine
 from workers.runner.host import Host
 
@@ -144,7 +144,8 @@ def inspector() -> str:
     """Return a digest of the code that inspects projects, since another version may describe them differently."""
     code = hashlib.sha256()
     here = Path(__file__)
-    for path in (*sorted(GRAPH_HOST.rglob("*.py")), here, *sorted(here.parent.glob("config/*.py"))):
+    hosts = (*sorted(GRAPH_HOST.rglob("*.py")), *sorted(NODE_HOST.rglob("*.mjs")))
+    for path in (*hosts, here, *sorted(here.parent.glob("config/*.py"))):
         code.update(path.read_bytes())
     return code.hexdigest()[:16]
 

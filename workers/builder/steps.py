@@ -67,12 +67,14 @@ class StepSandbox:
         readonly: Sequence[Path] = (),
         writable: Sequence[Path] = (),
         variables: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         """Run one command and write its output to the log. Raises BuildFailed.
 
-        `writable` replaces the folder and the cache as writable folders, and must contain both.
+        `writable` replaces the folder and the cache as writable folders, and must contain both. `cwd` is the sandbox's
+        folder unless given.
         """
-        reason = self._execute(argv, write_line, readonly, writable, variables or {})
+        reason = self._execute(argv, write_line, readonly, writable, variables or {}, cwd)
         if reason is not None:
             raise BuildFailed(step, reason)
 
@@ -87,6 +89,7 @@ class StepSandbox:
         readonly: Sequence[Path],
         writable: Sequence[Path],
         variables: Mapping[str, str],
+        cwd: Path | None = None,
     ) -> str | None:
         self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
         self.cache.mkdir(exist_ok=True, mode=0o700)
@@ -97,13 +100,19 @@ class StepSandbox:
             self._settings,
             readonly=[Path(sys.prefix), *SERVICE_PACKAGES, *readonly],
             writable=list(writable) or [self._folder, self.cache],
-            cwd=self._folder,
+            cwd=cwd or self._folder,
             memory_bytes=MAX_MEMORY_BYTES,
             runs_as_service=self._runs_as_service,
         )
         env = {**self.passed_on, "HOME": str(self._folder / "home"), **variables}
         return execute(
-            confined, self._folder, env, write_line, cache=self.cache, runs_as_service=self._runs_as_service
+            confined,
+            self._folder,
+            env,
+            write_line,
+            cwd=cwd,
+            cache=self.cache,
+            runs_as_service=self._runs_as_service,
         )
 
 
@@ -113,13 +122,14 @@ def execute(
     env: Mapping[str, str],
     write_line: WriteLine,
     *,
+    cwd: Path | None = None,
     cache: Path | None = None,
     runs_as_service: bool = False,
 ) -> str | None:
-    """Run a command in the folder that it may fill. Returns the reason of its failure, or None if it succeeds."""
+    """Run a command in the folder that it may fill, or in one below it. Returns the reason of its failure, or None if it succeeds."""
     process = gevent.subprocess.Popen(
         argv,
-        cwd=folder,
+        cwd=cwd or folder,
         env=dict(env),
         stdin=gevent.subprocess.DEVNULL,
         stdout=gevent.subprocess.PIPE,

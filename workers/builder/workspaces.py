@@ -70,7 +70,7 @@ class Workspace:
 
     @property
     def packages(self) -> Path:
-        """The file with the name of the shared packages that this workspace uses."""
+        """The file with the folder names of the shared packages that this workspace uses, one per line."""
         return self.root / "packages"
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
@@ -35,7 +35,7 @@ from workers.isolation import disk
 
 KEPT_SECONDS = 24 * 3600.0
 MAX_CACHE_BYTES = 2 * 1024**3
-MAX_NAME_BYTES = 1024  # of the folder name of shared packages
+MAX_NAME_BYTES = 1024  # of the folder names of an environment's shared packages
 DELETED_SECONDS = 10.0
 TIDY_SECONDS = 600.0
 
@@ -63,20 +63,29 @@ class Packages:
         self, name: str, requirements: Requirements, interpreter: Interpreter, write_line: WriteLine
     ) -> None:
         """Install the packages unless their folder is already complete. Raises BuildFailed."""
+
+        def install(root: Path) -> None:
+            write_line("INFO", f"installing {len(requirements.wheels)} packages")
+            self._install(root, requirements, interpreter, write_line)
+
+        if not self.ensure_folder(name, install):
+            write_line("INFO", f"{len(requirements.wheels)} packages are installed already")
+
+    def ensure_folder(self, name: str, install: Callable[[Path], None]) -> bool:
+        """Have `install` fill the folder with this name unless it is complete. Returns whether it was called."""
         root = self.folder / name
         with exclusive(Workspace(root)):
             if Workspace(root).ready_marker.exists():
                 os.utime(Workspace(root).ready_marker)
-                write_line("INFO", f"{len(requirements.wheels)} packages are installed already")
-                return
+                return False
             shutil.rmtree(root, ignore_errors=True)
-            write_line("INFO", f"installing {len(requirements.wheels)} packages")
             try:
-                self._install(root, requirements, interpreter, write_line)
+                install(root)
                 Workspace(root).ready_marker.touch()
             except BaseException:
                 shutil.rmtree(root, ignore_errors=True)
                 raise
+        return True
 
     def _install(
         self, root: Path, requirements: Requirements, interpreter: Interpreter, write_line: WriteLine
@@ -146,7 +155,7 @@ def remove_unused(settings: Settings) -> int:
     used = set()
     for path in workspaces.folder(settings).glob("*/packages"):
         with suppress(OSError, UnicodeDecodeError):
-            used.add(read_untrusted(path, MAX_NAME_BYTES).decode())
+            used.update(read_untrusted(path, MAX_NAME_BYTES).decode().splitlines())
     large = [path for path in _by_deployment(settings).values() if disk.excess([path], (), MAX_CACHE_BYTES)]
     return _remove(large) + Packages(settings).keep_tidy(used)
 

