@@ -7,44 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
-from cli.machine.procfile import PROJECT
 from shared.errors import BuildFailed
 from shared.settings import Settings
 from tests.support.archived import keep
 from tests.support.greened import World, constants, greened
-from workers.builder import environments, host_command
-from workers.builder.environments import Environment, Plan
-from workers.builder.node.resolved import NO_COMMANDS, Commands, Resolved
+from tests.support.node_project import CONFIG, FILES, GREETING, PACKAGE, make, planned, settings_for
+from workers.builder import host_command
+from workers.builder.environments import Environment
+from workers.builder.node.resolved import Commands, Resolved
 
-DEPLOYMENT = uuid4()
-CONFIG = {"graphs": {"agent": "./src/agent.ts:graph"}}
-PACKAGE = {
-    "name": "app",
-    "version": "1.0.0",
-    "type": "module",
-    "dependencies": {"greeting": "file:./greeting"},
-}
-GREETING = {"name": "greeting", "version": "1.0.0", "main": "index.js"}
-AGENT = """
-import { greet } from "greeting";
-import { Kind } from "./kind.js";
-export const graph = `${greet("agent")} ${Kind.First} ${process.version}`;
-"""
-FILES = {
-    "langgraph.json": json.dumps(CONFIG),
-    "package.json": json.dumps(PACKAGE),
-    "src/agent.ts": AGENT,
-    "src/kind.ts": "export enum Kind { First = 7 }\n",
-    "greeting/package.json": json.dumps(GREETING),
-    "greeting/index.js": "exports.greet = (name) => `hello ${name}`;\n",
-}
 # Takes the place of the graph host: loads each graph and writes it down with its own environment.
 STAND_IN = """
 const config = JSON.parse(process.env.GRAPH_HOST_CONFIG);
@@ -52,37 +28,6 @@ const [path, name] = config.graphs.agent.path.split(":");
 const module = await import(new URL(path, `file://${process.cwd()}/`).href);
 console.log(JSON.stringify({ graph: module[name], arguments: process.execArgv, env: process.env }));
 """
-
-
-def settings_for(world: World) -> Settings:
-    found = Settings.from_env({**os.environ, "RUNYARD_DATA_DIR": str(world.tmp_path / "data")})
-    return dataclasses.replace(found, cache_dir=PROJECT / ".cache")
-
-
-def make(
-    settings: Settings, source: str | Plan, said: list[str] | None = None, build_id: UUID | None = None
-) -> Environment:
-    lines = said if said is not None else []
-    return environments.make(
-        settings,
-        build_id or uuid4(),
-        planned(source) if isinstance(source, str) else source,
-        write_line=lambda level, message: lines.append(message),
-        deadline_seconds=300,
-    )
-
-
-def planned(
-    digest: str, requirements: str | None = None, commands: Commands = NO_COMMANDS, **variables: str
-) -> Plan:
-    return Plan(
-        deployment_id=DEPLOYMENT,
-        digest=digest,
-        config_path=None,
-        requirements=requirements,
-        commands=commands,
-        variables=variables,
-    )
 
 
 def hosted(settings: Settings, made: Environment, world: World, **variables: str) -> dict[str, Any]:
@@ -227,13 +172,8 @@ def test_commands_of_the_deployment_replace_the_installation_and_follow_it(world
     kind = "export enum Kind { First = 9 }"
     said: list[str] = []
 
-    made = environments.make(
-        settings,
-        uuid4(),
-        planned(keep(files), commands=commands, KIND=kind, OTHER="not for packages"),
-        write_line=lambda level, message: said.append(message),
-        deadline_seconds=300,
-    )
+    plan = planned(keep(files), commands=commands, KIND=kind, OTHER="not for packages")
+    made = make(settings, plan, said)
 
     assert hosted(settings, made, world)["graph"] == "hello agent 9 v24.19.0"
     assert isinstance(made.requirements, Resolved)
