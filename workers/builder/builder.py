@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import time
 from datetime import UTC, datetime
 from uuid import UUID
@@ -42,6 +43,7 @@ from workers.runner.event_writer import Writers
 log = logging.getLogger(__name__)
 
 FRAME = '  File "'  # the beginning of a traceback line that names a file
+NODE_FRAME = re.compile(r"\s+at .*[:(]")  # a line of a JavaScript stack
 NOTICE_SECONDS = 3.0  # longest interval of renewals, so that an interrupted build stops soon
 
 
@@ -382,7 +384,7 @@ def _require_vectors() -> None:
 
 def summary(message: str) -> str:
     """Return the first line of a message and the exception of its traceback. The log contains the whole message."""
-    lines = [line for line in message.splitlines() if line.strip()]
+    lines = [line for line in message.splitlines() if line.strip() and not NODE_FRAME.match(line)]
     if len(lines) < 2:
         return lines[0].strip() if lines else "failed"
     return f"{lines[0].strip()}: {_raised(lines).strip()}"

@@ -78,6 +78,10 @@ def test_the_reason_of_a_failure_is_one_line_that_is_whole_until_secrets_in_it_a
         (f"./a.py failed\n{trace}{message}", "./a.py failed: RuntimeError: Form data requires a package."),
         (f"./a.py failed\n{chained}", "./a.py failed: ValueError: two"),
         ("no graphs\n  what is there\n  and that", "no graphs: and that"),
+        (
+            "./a.ts failed\nTypeError: x\n    at f (/p/a.ts:1:2)\n    at async file:///p/b.ts:3:4",
+            "./a.ts failed: TypeError: x",
+        ),
         ("one line\n", "one line"),
         ("", "failed"),
     ):
