@@ -29,6 +29,7 @@ scenario("the palette leads to a deployment's page by the keyboard alone", async
   await page.keyboard.press("Control+k");
   await options(page).filter({ hasText: "Overview" }).first().waitFor();
   assert.match(await options(page).first().innerText(), /Overview/, "the page visited last is first");
+  await palette(page).getByRole("group", { name: "Deployments" }).waitFor(); // loaded last
   await page.keyboard.press("ArrowUp");
   assert.equal(await options(page).last().getAttribute("aria-selected"), "true");
   await page.keyboard.press("ArrowDown");
