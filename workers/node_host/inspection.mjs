@@ -74,16 +74,15 @@ function drawing(graph) {
   return { nodes: nodes.map(nodeOf), edges: edges.map(edgeOf) };
 }
 
-function nodeOf({ id, data, metadata }) {
+function nodeOf({ id, metadata }) {
   if (id === "__end__") {
     return { id };
   }
-  const name = typeof data?.name === "string" && data.name ? data.name : String(id);
   const known = plain(metadata ?? {});
   return {
     id: String(id),
     type: "runnable",
-    data: { name },
+    data: { name: String(id).split(":").at(-1) }, // the library names some nodes after the class that runs them
     ...(Object.keys(known).length ? { metadata: known } : {}),
   };
 }

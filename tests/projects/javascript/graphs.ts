@@ -136,6 +136,13 @@ function block() {
   return { log: ["over"] };
 }
 export const blocks = chain(block).compile();
+const blockForLong = async () => {
+  getWriter()?.("begins");
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  const end = Date.now() + 600_000;
+  while (Date.now() < end);
+};
+export const blocks_for_long = chain(blockForLong).compile();
 const patch = () => {
   JSON.stringify = () => "patched";
   return { log: ["patched"] };

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from tests.support.hosts import Checkpointed, HostProcess
+from tests.support.waiting import wait_until
 from workers.graph_host import frames
 
 TEXT = {"text": "a"}
+ROOT = Path(__file__).parents[3]
 
 
 def test_one_call_of_console_is_one_record_of_its_run(host: HostProcess) -> None:
@@ -138,3 +143,32 @@ def test_it_ends_at_stop_and_when_the_runner_is_gone(own_host: Any) -> None:
         host.read_until(lambda: bool(run.events))
         host.hang_up()
         assert host.process.wait() == 1
+
+
+RUNNER = """
+import os, sys, time
+from pathlib import Path
+from tests.support.node_hosts import node_host
+
+with node_host(Path(sys.argv[1]), {"it": "./graphs.ts:blocks_for_long"}) as host:
+    print(host.process.pid, flush=True)
+    run = host.start("it", {"text": "a"}, stream_mode=["custom"])
+    host.read_until(lambda: bool(run.events))
+    time.sleep(0.5)  # the node begins to block after this event
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_it_ends_with_the_runner_while_a_node_blocks_the_loop(node_project: Path) -> None:
+    runner = subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(node_project)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert runner.stdout is not None
+    pid = int(runner.stdout.readline())
+    runner.wait()
+
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -5,8 +5,6 @@
  * values. Large values are separate blobs by (channel, version), and only blobs that are not stored yet are sent.
  */
 
-import { randomBytes } from "node:crypto";
-
 import { current } from "../current.mjs";
 import * as frames from "../frames.mjs";
 import {
@@ -17,6 +15,7 @@ import { headOf } from "./storage.mjs";
 
 const { byteLength, from } = Buffer;
 const { parse, stringify } = JSON;
+const { random } = Math;
 
 // A serialized value up to this size is cheaper inside the checkpoint than as a separate row.
 const INLINE_BYTES = 512;
@@ -143,7 +142,8 @@ export function makeSaver(library, maxBytes) {
      */
     getNextVersion(version) {
       const number = version === undefined || version === null ? 0 : parseInt(String(version), 10);
-      return `${String(number + 1).padStart(10, "0")}.${randomBytes(5).toString("hex")}`;
+      const digits = Math.floor(random() * 2 ** 40).toString(16);
+      return `${String(number + 1).padStart(10, "0")}.${digits.padStart(10, "0")}`;
     }
 
     toJSON() {
