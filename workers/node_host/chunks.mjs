@@ -2,7 +2,7 @@
 
 import { PRIVATE } from "./checkpoints/run_checkpoints.mjs";
 import { isMessage } from "./messages.mjs";
-import { INTERRUPT, errorOf } from "./outcome.mjs";
+import { INTERRUPT, errorOf, withMap } from "./outcome.mjs";
 import { plain } from "./serialization.mjs";
 
 export function isInterrupted(payload) {
@@ -58,8 +58,8 @@ export function taskOf(payload) {
 export function checkpointOf(payload) {
   const { config, parentConfig, tasks, ...rest } = payload;
   return {
-    config: publicConfig(config),
-    parent_config: publicConfig(parentConfig),
+    config: publicConfig(withMap(config, rest.metadata)),
+    parent_config: publicConfig(withMap(parentConfig, rest.metadata)),
     ...rest,
     tasks: (tasks ?? []).map(checkpointTask),
   };

@@ -128,11 +128,10 @@ export async function readState(graph, config) {
  */
 export function stateRecord(snapshot, run) {
   const tasks = snapshot.tasks ?? [];
-  const isComplete = snapshot.next.length === tasks.length; // a given checkpoint lists all of its tasks
-  const waits = (task) => isComplete || !hasOutput(snapshot, run, task);
+  const waits = (task) => isPast(snapshot) || !hasOutput(snapshot, run, task);
   const records = tasks.map((task) => taskRecord(task, snapshot, run));
   return {
-    ...emptyRecord(coordinates(snapshot.config), coordinates(snapshot.parentConfig)),
+    ...emptyRecord(coordinates(snapshot.config), coordinates(withMap(snapshot.parentConfig, snapshot.metadata))),
     next: tasks.filter(waits).map((task) => task.name),
     tasks: records,
     metadata: snapshot.metadata ?? null,
@@ -170,6 +169,16 @@ export function coordinates(config) {
   };
 }
 
+/** Return a config of a subgraph's checkpoint with the checkpoints of the graphs around it. */
+export function withMap(config, metadata) {
+  const parents = metadata?.parents ?? {};
+  const { checkpoint_ns: ns = "", checkpoint_id: id } = config?.configurable ?? {};
+  if (!id || !Object.keys(parents).length) {
+    return config;
+  }
+  return { ...config, configurable: { ...config.configurable, checkpoint_map: { ...parents, [ns]: id } } };
+}
+
 function taskRecord(task, snapshot, run) {
   return {
     id: task.id,
@@ -179,7 +188,7 @@ function taskRecord(task, snapshot, run) {
     interrupts: waiting(task, snapshot, run).map(interruptRecord),
     checkpoint: subgraphPlace(task.state, run.threadId),
     state: null,
-    result: task.result ?? null,
+    result: task.result ?? (hasOutput(snapshot, run, task) ? {} : null),
   };
 }
 
@@ -194,9 +203,14 @@ function subgraphPlace(state, threadId) {
   return conf.checkpoint_ns ? { thread_id: threadId, checkpoint_ns: conf.checkpoint_ns } : null;
 }
 
-/** Return the open interrupts of a task. */
+/** Return the open interrupts of a task. Those of an earlier checkpoint include the answered ones. */
 function waiting(task, snapshot, run) {
-  return hasOutput(snapshot, run, task) ? [] : (task.interrupts ?? []);
+  return !isPast(snapshot) && hasOutput(snapshot, run, task) ? [] : (task.interrupts ?? []);
+}
+
+/** Whether a snapshot shows a checkpoint before its tasks, all of which are next. */
+function isPast(snapshot) {
+  return snapshot.next.length === (snapshot.tasks ?? []).length;
 }
 
 function hasOutput(snapshot, run, task) {

@@ -66,7 +66,7 @@ def test_the_librarys_own_events_leave_out_its_hidden_steps(streaming_host: Host
 
 VARYING = re.compile(r'"ls_integration": "langgraph", |"langgraph_version": "[\d.]+", |"timestamp": \d+,? ?')
 IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
-PREFIXES = re.compile(r'"(?:lc_run--|run-)?(#\d+)(?:-tool-call-1)?"')
+PREFIXES = re.compile(r'"(?:lc_run--|run-)?(#\d+)(?:-0|-tool-call-1)?"')
 
 
 def protocol_events(host: HostProcess, graph_id: str) -> list[str]:
@@ -108,3 +108,48 @@ def test_a_reader_that_joins_late_gets_values_and_updates(streaming_host: HostPr
     methods = {json.loads(name[1:])[0] for name in run.names if name.startswith("~")}
     assert methods <= {"values", "updates"}
     assert run.outcome["status"] == "success"
+
+
+# States and histories
+
+
+OF_TOOL = re.compile(
+    r'"sunny in Rome", "id": (?:null|"#\d+")'
+)  # JavaScript gives it after the node has returned
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)")
+
+
+def states(host: HostProcess, graph_id: str) -> list[str]:
+    """Return the outcomes of a graph's runs, and the thread's states and histories after each, as comparable text."""
+    thread = Checkpointed(host)
+    lines: list[str] = []
+    for run in RUNS[graph_id]:
+        outcome = thread.run(graph_id, **run)
+        places = [task["checkpoint"] for task in outcome.outcome["state"]["tasks"] if task["checkpoint"]]
+        found = [
+            {name: outcome.outcome[name] for name in ("status", "thread_status", "interrupts", "state")},
+            outcome.values,
+            outcome.answer,
+            thread.query("state", graph_id),
+            thread.query("state", graph_id, subgraphs=True),
+            *(thread.query("state", graph_id, checkpoint=place) for place in places),
+            thread.query("state", graph_id, checkpoint={"checkpoint_ns": "nobody:1"}),
+            thread.query("history", graph_id, limit=20, before=None, filter=None),
+            *(
+                thread.query("history", graph_id, limit=20, before=None, filter=None, checkpoint_ns=ns)
+                for ns in [place["checkpoint_ns"] for place in places]
+            ),
+        ]
+        lines += [json.dumps(each, sort_keys=True, indent=1) for each in found]
+    numbers: dict[str, str] = {}
+    text = VARYING.sub("", TIMES.sub("time", re.sub(r",\n *", ", ", "\n".join(lines))))
+    text = IDS.sub(lambda known: numbers.setdefault(known[0], f"#{len(numbers) + 1}"), text)
+    text = OF_TOOL.sub('"sunny in Rome", "id": null', PREFIXES.sub(r'"\1"', text))
+    return text.split("\n")
+
+
+@pytest.mark.parametrize("graph_id", RUNS)
+def test_states_and_histories_are_those_of_the_python_host(
+    streaming_host: HostProcess, python_host: HostProcess, graph_id: str
+) -> None:
+    assert states(streaming_host, graph_id) == states(python_host, graph_id)
