@@ -112,7 +112,22 @@ class Project:
                 raise CommandFailed(f"{self.config_name}: the dependency {entry!r} is not a directory")
             if not any(folder.is_relative_to(known) for known in folders):
                 folders.append(folder)
-        return folders
+        workspace = self._workspace()
+        return folders if workspace is None else [*folders, workspace]
+
+    def _workspace(self) -> Path | None:
+        """Return the folder of the npm, yarn or pnpm workspace that a JavaScript project is installed with, if any.
+
+        It is the nearest one above with a lock file. The search ends at the folder of a git repository.
+        """
+        if not project_rules.is_javascript(self.config):
+            return None
+        for folder in (self.folder, *self.folder.parents):
+            if any((folder / name).is_file() for name in project_rules.LOCK_FILES):
+                return folder if folder != self.folder and _is_workspace(folder) else None
+            if (folder / ".git").exists():
+                return None
+        return None
 
     def _dependencies(self) -> list[str]:
         """Return the directories that the configuration depends on. Omits packages, which the build installs."""
@@ -182,6 +197,16 @@ class Project:
             raise CommandFailed(f"{self.config_name}: graphs: this key is missing")
         if reason := project_rules.language_refusal(self.config):
             raise CommandFailed(f"{self.config_name}: {reason}")
+
+
+def _is_workspace(folder: Path) -> bool:
+    """Whether a folder names packages below it that are installed together."""
+    if (folder / "pnpm-workspace.yaml").is_file():
+        return True
+    try:
+        return "workspaces" in json.loads((folder / "package.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:

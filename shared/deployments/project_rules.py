@@ -37,6 +37,13 @@ MAX_DEFAULT_ANSWER_BYTES = 64 * 1024  # each question of the deployment has a co
 
 SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")  # endings of files with JavaScript graphs
 COMPONENTS = (".tsx", ".jsx")
+# Package managers by the names of their lock files. The first that a folder has is used.
+LOCK_FILES = {
+    "yarn.lock": "yarn",
+    "pnpm-lock.yaml": "pnpm",
+    "npm-shrinkwrap.json": "npm",
+    "package-lock.json": "npm",
+}
 MIXED = "graphs: Python and JavaScript graphs in one project are not supported: deploy them apart"
 
 
@@ -58,6 +65,12 @@ def refused_variables(names: Iterable[str]) -> list[str]:
 def is_script(entry: str) -> bool:
     """Whether a reference like "./file.ts:export" names a JavaScript file."""
     return entry.partition(":")[0].endswith(SCRIPTS)
+
+
+def is_javascript(config: Mapping[str, Any]) -> bool:
+    """Whether a langgraph.json has a graph in a script."""
+    graphs = config.get("graphs")
+    return isinstance(graphs, Mapping) and any(map(is_script, entries(graphs)))
 
 
 def entries(graphs: Mapping[str, Any]) -> list[str]:

@@ -36,6 +36,7 @@ from workers.builder.config.manifest import Manifest
 from workers.builder.config.schema import Cors
 from workers.builder.environments import Environment
 from workers.builder.host_command import GRAPH_HOST, NODE_HOST, host_command
+from workers.builder.node import reasons
 from workers.builder.steps import WriteLine
 from workers.runner.host import Host
 
@@ -113,6 +114,8 @@ def inspect(
     except HostUnusable as error:
         has_died = error.message == host.died  # before it could report a reason
         reason = f"the process that loads them {error.message}" if has_died else error.message
+        if environment.node is not None:
+            reason = reasons.of_loading(reason)
         raise BuildFailed(STEP, reason.replace(here, "")) from error
     finally:
         watcher.kill()

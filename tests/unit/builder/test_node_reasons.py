@@ -144,3 +144,14 @@ def test_each_manager_s_words_are_explained() -> None:
     assert reasons.explained(NPM_UNREACHABLE.splitlines(), limit, "npm") == limit
     assert reasons.is_noise('npm warn Unknown env config "nodedir". This will stop working')
     assert not reasons.is_noise("npm warn deprecated glob@7")
+
+
+def test_a_package_of_a_workspace_that_is_not_built_needs_a_command() -> None:
+    for kind in ("package", "module"):
+        error = (
+            f"Cannot find {kind} '/p/node_modules/@x/shared/dist/index.js' imported from /p/apps/a/agent.ts"
+        )
+        reason = "'@x/shared' has no dist/index.js: give a build_command that builds it"
+        assert reasons.of_loading(f"graph 'a': {error}\n    at packageResolve") == reason
+    other = "Cannot find package 'zod' imported from /p/agent.ts"
+    assert reasons.of_loading(other) == other

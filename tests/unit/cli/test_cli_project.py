@@ -119,6 +119,32 @@ def test_the_root_of_a_uv_workspace_comes_along(tmp_path: Path) -> None:
     assert {"pyproject.toml", "uv.lock", "packages/agent/pyproject.toml"} <= set(archived(project))
 
 
+def test_the_root_of_a_javascript_workspace_comes_along(tmp_path: Path) -> None:
+    inner = tmp_path / "apps" / "agents"
+    (inner / "node_modules").mkdir(parents=True)
+    for path in (
+        inner / "agent.ts",
+        inner / "package.json",
+        inner / "node_modules/x.js",
+        tmp_path / "yarn.lock",
+    ):
+        path.write_text("")
+    (tmp_path / "package.json").write_text('{"workspaces": ["apps/*"]}')
+    (inner / "langgraph.json").write_text('{"graphs": {"agent": "./agent.ts:graph"}}')
+    project = Project.read(inner)
+    assert project.config_path == "apps/agents/langgraph.json"
+    names = {"agent.ts", "package.json", "langgraph.json"}
+    assert set(archived(project)) == {*(f"apps/agents/{name}" for name in names), "package.json", "yarn.lock"}
+
+    for alone in (inner / "package-lock.json", inner / ".git", tmp_path / "package.json"):
+        before = alone.read_text() if alone.exists() else None
+        alone.write_text("{}")
+        assert Project.read(inner).root() == inner
+        alone.unlink() if before is None else alone.write_text(before)
+    (inner / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    assert Project.read(inner).root() == inner
+
+
 def test_the_file_with_the_variables_stays_here_whatever_its_name(project: Path) -> None:
     (project / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {}, "env": "prod.vars"}')
     (project / "prod.vars").write_text("TOKEN=hush\n")

@@ -15,19 +15,13 @@ import orjson
 from semantic_version import NpmSpec, Version
 
 from shared.deployments import project_rules
+from shared.deployments.project_rules import LOCK_FILES
 from workers.builder.config.fields import IGNORED, refused
 from workers.builder.node.releases import RELEASES
 from workers.builder.workspaces import SourceTree, read_untrusted
 
 OLDEST = 20
 PACKAGE = "package.json"
-# Managers by the names of their lock files. The first that a folder has is used.
-LOCKS = {
-    "yarn.lock": "yarn",
-    "pnpm-lock.yaml": "pnpm",
-    "npm-shrinkwrap.json": "npm",
-    "package-lock.json": "npm",
-}
 LOCK_NAMES = {"yarn": "yarn.lock", "pnpm": "pnpm-lock.yaml", "npm": "package-lock.json"}
 BUN_LOCKS = ("bun.lock", "bun.lockb")
 YARN_CLASSIC, YARN_BERRY = 1, 4
@@ -64,10 +58,9 @@ class NodeProject:
 
 def check(config: Mapping[str, Any]) -> bool:
     """Check the keys that depend on the language. Returns whether the project is JavaScript. Raises BuildFailed."""
-    graphs = config.get("graphs")
     if reason := project_rules.language_refusal(config):
         raise refused(reason)
-    if not isinstance(graphs, dict) or not any(map(project_rules.is_script, project_rules.entries(graphs))):
+    if not project_rules.is_javascript(config):
         return False
     for key in PYTHON_ONLY:
         if config.get(key):
@@ -132,7 +125,9 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
     package = _package(tree, directory)
     warnings: list[str] = []
     major = _major(config, package, warnings)
-    lock_root = _nearest(tree, lambda path: any(tree.is_file(path / name) for name in (*LOCKS, *BUN_LOCKS)))
+    lock_root = _nearest(
+        tree, lambda path: any(tree.is_file(path / name) for name in (*LOCK_FILES, *BUN_LOCKS))
+    )
     root = directory if lock_root is None else lock_root
     declared = _declared(_package(tree, root) if tree.is_file(root / PACKAGE) else {}) or _declared(package)
     lock = None if lock_root is None else _lock(tree, root, declared and declared[0], warnings)
@@ -143,7 +138,7 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
                 f"packageManager: {manager} is not supported: this server installs with npm, yarn or pnpm"
             )
     else:
-        manager = LOCKS[lock.name]
+        manager = LOCK_FILES[lock.name]
         named = declared[1] if declared is not None and declared[0] == manager else None
     content = b"" if lock is None else lock_content(tree, lock)
     _check_credentials(tree, {directory / PACKAGE, root / PACKAGE}, lock, content)
@@ -224,12 +219,12 @@ def _declared(package: Mapping[str, Any]) -> tuple[str, int | None] | None:
 
 def _lock(tree: SourceTree, root: PurePosixPath, declared: str | None, warnings: list[str]) -> PurePosixPath:
     """Return the lock file to install from. Raises BuildFailed if there are only ones of unsupported managers."""
-    present = [name for name in LOCKS if tree.is_file(root / name)]
+    present = [name for name in LOCK_FILES if tree.is_file(root / name)]
     if not present:
         name = next(name for name in BUN_LOCKS if tree.is_file(root / name))
         raise refused(f"{name}: this server installs with npm, yarn or pnpm: commit one of their lock files")
-    chosen = next((name for name in present if LOCKS[name] == declared), present[0])
-    if len({LOCKS[name] for name in present}) > 1:
+    chosen = next((name for name in present if LOCK_FILES[name] == declared), present[0])
+    if len({LOCK_FILES[name] for name in present}) > 1:
         others = ", ".join(name for name in present if name != chosen)
         warnings.append(f"{chosen} is used, and {others} is not: a project needs one lock file")
     return root / chosen

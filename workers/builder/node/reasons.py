@@ -15,6 +15,10 @@ LAST = re.compile(
     r"A complete log of this run|Visit https://yarnpkg|For a full report|\S+-debug-\d+\.log$"
     r"|ELIFECYCLE|^error Command failed with exit code|^\s*WARN\s|^warning "
 )
+# In an error of Node: the main module of a package that is installed
+NOT_BUILT = re.compile(
+    r"Cannot find (?:package|module) '[^']*?node_modules/(?P<package>(?:@[^/']+/)?[^/']+)/(?P<path>[^']+)' imported"
+)
 OF_STEP = ("the step ", "the build ")  # beginnings of reasons that are not in the output
 Sentence = Callable[[re.Match[str], str], str]  # of a match in the output of a manager
 
@@ -110,6 +114,14 @@ def explained(lines: Sequence[str], reason: str, manager: str) -> str:
     if errors := [line for line in lines if NPM_ERROR.match(line)]:
         return PREFIX.sub("", errors[0]).strip()
     return _last(lines) or reason
+
+
+def of_loading(reason: str) -> str:
+    """Return the reason why graphs could not be loaded, with advice where a package of a workspace is not built."""
+    match = NOT_BUILT.search(reason)
+    if match is None:
+        return reason
+    return f"'{match['package']}' has no {match['path']}: give a build_command that builds it"
 
 
 def _package(path: str) -> str:
