@@ -148,6 +148,8 @@ def test_a_host_runs_the_real_program_without_variables_that_change_node(world: 
     assert (env["API_KEY"], env["NPM_TOKEN"], env["HOME"]) == ("k", "t", str(made.workspace.home))
     assert not {"NODE_OPTIONS", "NODE_PATH", "npm_config_registry", "VIRTUAL_ENV"} & env.keys()
     assert made.node is not None
+    used = made.workspace.packages.read_text().splitlines()
+    assert used == [folder.name for folder in made.node.folders], "upkeep leaves these"
     assert made.node.program.read_bytes()[:4] == b"\x7fELF"
     with constants(host_command, NODE_HOST=world.tmp_path):
         small = host_command.host_command(settings, made, {}, memory_mb=200)
@@ -168,7 +170,7 @@ def test_commands_of_the_deployment_replace_the_installation_and_follow_it(world
         "scripts": {"make": "node -e \"fs.writeFileSync('src/kind.ts', process.env.KIND)\""},
     }
     files = {**FILES, "package.json": json.dumps(package), ".npmrc": "//npm.example/:_authToken=${KIND}\n"}
-    commands = Commands(install="npm install --no-save && npm --version", build="npm run make")
+    commands = Commands(install="npm install && npm --version", build="npm run make")
     kind = "export enum Kind { First = 9 }"
     said: list[str] = []
 
@@ -179,7 +181,7 @@ def test_commands_of_the_deployment_replace_the_installation_and_follow_it(world
     assert isinstance(made.requirements, Resolved)
     assert made.requirements.commands == commands
     assert [line for line in said if line.startswith("running ")] == [
-        "running npm install --no-save",
+        "running npm install",
         "running npm --version",
         "running npm run make",
     ]
@@ -215,3 +217,23 @@ def test_what_fails_is_named_with_its_step(world: World) -> None:
     }
     with pytest.raises(BuildFailed, match=r"^build_command: only for JavaScript projects$"):
         make(settings, planned(keep(python), commands=Commands(build="make")))
+
+
+@greened
+def test_no_lock_file_is_read_through_a_link_that_code_of_the_project_has_made(world: World) -> None:
+    settings = settings_for(world)
+    secret = world.tmp_path / "apps"
+    secret.mkdir()
+    (secret / "yarn.lock").write_text("of another")
+    package = json.dumps({**PACKAGE, "packageManager": "yarn@1.22.22"})
+    harmful = f"""
+        const fs = require("fs");
+        fs.renameSync("../../app", "../../moved");
+        fs.symlinkSync({json.dumps(str(secret))}, "../../app");
+    """
+    files = {f"app/{name}": content for name, content in {**FILES, "package.json": package}.items()}
+    files |= {"app/.yarnrc": 'yarn-path "./x.cjs"\n', "app/x.cjs": "process.chdir('src');" + harmful}
+    plan = dataclasses.replace(planned(keep(files)), config_path="app/langgraph.json")
+
+    with pytest.raises(BuildFailed, match=r"^yarn.lock cannot be read: its folder"):
+        make(settings, plan)

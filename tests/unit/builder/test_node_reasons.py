@@ -129,6 +129,11 @@ def test_each_manager_s_words_are_explained() -> None:
         ),
         ("npm", "> build\na.ts: bad type", "a.ts: bad type"),
         (
+            "npm",
+            "a.js:1\nTypeError: x is null\n    at f (a.js:1:2)\n\nNode.js v24.19.0",
+            "TypeError: x is null",
+        ),
+        (
             "pnpm",
             "a.ts: bad type\n ELIFECYCLE  Command failed with exit code 2.\n WARN   no modules",
             "a.ts: bad type",

@@ -22,6 +22,7 @@ from workers.builder.node.resolved import Commands, Resolved
 from workers.builder.node.runtime import QUIET, Runtime, network_variables
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import SourceTree, Workspace, read_untrusted, write_untrusted
+from workers.isolation import sandbox
 
 RESOLVE, INSTALL, BUILD = "requirements", "install", "build"  # names of steps
 MAX_LOCK_BYTES = 4 * 1024 * 1024  # of one that the build makes, which the revision stores
@@ -46,7 +47,7 @@ class NodeInstaller:
 
     def __init__(
         self,
-        sandbox: StepSandbox,
+        step_sandbox: StepSandbox,
         workspace: Workspace,
         runtime: Runtime,
         project: NodeProject,
@@ -55,13 +56,14 @@ class NodeInstaller:
         write_line: WriteLine,
     ) -> None:
         """`directory` is that of the configuration file, `variables` are those of the deployment."""
-        self._sandbox = sandbox
+        self._sandbox = step_sandbox
         self._workspace = workspace
         self._runtime = runtime
         self._project = project
         self._directory = directory
         self._write_line = write_line
         self._root = workspace.project / project.root
+        self._has_made_lock = False
         self._manager = runtime.manager(project.manager, project.manager_major)
         self._kind = project.manager
         if project.manager == "yarn":
@@ -90,6 +92,11 @@ class NodeInstaller:
         )
 
     def _made_lock(self, name: str) -> bytes:
+        """Return the lock file that a step has written. Settings of the project may have run code in that step."""
+        self._has_made_lock = True
+        folder = self._workspace.root.resolve() / "project" / self._project.root
+        if self._root.resolve() != folder:
+            raise BuildFailed(RESOLVE, f"{name} cannot be read: its folder has been replaced by a link")
         try:
             content = read_untrusted(self._root / name, MAX_LOCK_BYTES + 1)
             content.decode()
@@ -101,8 +108,10 @@ class NodeInstaller:
 
     def install(self, resolved: Resolved) -> None:
         """Install exactly the resolved set, then run the project's build command."""
-        if resolved.lock is not None:
-            write_untrusted(self._root / resolved.lock_name, resolved.lock)
+        if resolved.lock is not None and not self._has_made_lock:  # no code of the project has run yet
+            path = self._root / resolved.lock_name
+            write_untrusted(path, resolved.lock)
+            sandbox.give(path)  # an install command may write it again
         if resolved.commands.install is None:
             self._write_line(
                 "INFO", f"installing {resolved.lock_name} with {self._manager.name} {self._manager.version}"

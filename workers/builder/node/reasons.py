@@ -11,6 +11,7 @@ NOISE = re.compile(r"npm warn Unknown (env|user|project) config|^\s*$")
 PREFIX = re.compile(r"^(npm error|npm ERR!|error|\s*\[?ERR_PNPM_\w+\]?|➤ YN\d+: [│└┌·]?)\s*")
 # The summary comes first in npm's errors, after these.
 NPM_ERROR = re.compile(r"npm error (?!code |errno |syscall |path |command failed|A complete log)\S")
+NODE_ERROR = re.compile(r"\w*Error( \[\w+\])?: ")  # of a program, above its stack
 LAST = re.compile(
     r"A complete log of this run|Visit https://yarnpkg|For a full report|\S+-debug-\d+\.log$"
     r"|ELIFECYCLE|^error Command failed with exit code|^\s*WARN\s|^warning "
@@ -113,6 +114,8 @@ def explained(lines: Sequence[str], reason: str, manager: str) -> str:
         return f"the install script of {_package(match['path'])} failed: {_last(lines)}"
     if errors := [line for line in lines if NPM_ERROR.match(line)]:
         return PREFIX.sub("", errors[0]).strip()
+    if errors := [line for line in lines if NODE_ERROR.match(line)]:
+        return errors[-1].strip()
     return _last(lines) or reason
 
 
