@@ -1,9 +1,9 @@
 /**
- * The run or query on whose behalf code runs. It reaches nodes, timers, output and the handlers of uncaught errors.
+ * The run, query or request on whose behalf code runs. It reaches nodes, timers, output and the handlers of uncaught errors.
  *
  * @typedef {object} Current
  * @property {string} id of the run or query
- * @property {import("./checkpoints/run_checkpoints.mjs").RunCheckpoints} checkpoints
+ * @property {import("./checkpoints/run_checkpoints.mjs").RunCheckpoints} [checkpoints] of a run or query
  * @property {boolean} [isRun] whether it is a run
  * @property {boolean} [isOver] whether the run has sent DONE
  * @property {object} [user] the user's document

@@ -55,7 +55,6 @@ export class Execution {
   #isCancelled = false;
   #isDone = false;
   #graph = null;
-  #config = null;
 
   /**
    * @param {Shared} shared
@@ -147,7 +146,6 @@ export class Execution {
     const config = runConfig(this.#spec, this.#metadata);
     const graph = await this.#entry.open(config);
     this.#graph = graph;
-    this.#config = config;
     await this.#checkResume(graph, config);
     await this.#sendAnswers(config);
     const events = this.#events;

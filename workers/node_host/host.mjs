@@ -139,7 +139,8 @@ export class Host {
       this.#exitUnusable("inspect", shortStack(error));
     }
     this.#limiter.finish();
-    const ready = { graphs, versions: this.#library.versions, user_code: { auth: this.#auth?.describe() ?? null, app: this.#app?.describe() ?? null } };
+    const userCode = { auth: this.#auth?.describe() ?? null, app: this.#app?.describe() ?? null };
+    const ready = { graphs, versions: this.#library.versions, user_code: userCode };
     this.#connection.send(frames.READY, frames.NOBODY, dumps(ready));
     this.#connection.flushAndExit(0);
   }

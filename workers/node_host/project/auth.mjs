@@ -28,7 +28,9 @@ const LINE = /^[\x20-\x7e]*$/;
 class Denial extends Error {
   constructor(status, detail, headers = {}) {
     super(detail);
-    Object.assign(this, { status, detail, headers });
+    this.status = status;
+    this.detail = detail;
+    this.headers = headers;
   }
 }
 

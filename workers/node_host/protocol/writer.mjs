@@ -91,7 +91,8 @@ class SubgraphLives {
 
 /** Return the id of the tool call in a task's input. */
 function toolCall(input) {
-  const calls = Array.isArray(input) ? input : input?.tool_call ? [input.tool_call] : input?.lg_tool_call ? [input.lg_tool_call] : [];
+  const single = input?.tool_call ?? input?.lg_tool_call;
+  const calls = Array.isArray(input) ? input : single ? [single] : [];
   const call = calls.find((each) => each && ["id", "name", "args"].every((name) => name in each));
   return typeof call?.id === "string" ? call.id : null;
 }
