@@ -390,6 +390,7 @@ def test_a_uv_project_gets_what_its_lock_says(world: World) -> None:
     made = make(settings, uuid4(), plan, said)
 
     assert "reading uv.lock for app" in said
+    assert isinstance(made.requirements, Requirements)
     pins = [line.split()[0] for line in made.requirements.wheels]
     assert "iniconfig==2.0.0" in pins
     assert any(pin.startswith("langgraph==") for pin in pins)

@@ -49,7 +49,6 @@ def test_a_project_with_scripts_is_installed_by_its_lock_file(read: Read) -> Non
         manager_major=None,
         lock=PurePosixPath("package-lock.json"),
         variables=frozenset(),
-        has_settings=False,
     )
     assert read().node is None
 
@@ -205,7 +204,7 @@ def test_packages_are_installed_at_the_nearest_lock_file_above_the_configuration
     node = node_of(read, at="apps/agents/langgraph.json")
 
     assert (node.root, node.lock) == (PurePosixPath("."), PurePosixPath("package-lock.json"))
-    assert (node.major, node.variables, node.has_settings) == (22, {"NPM_TOKEN"}, True)
+    assert (node.major, node.variables) == (22, {"NPM_TOKEN"})
     (root / "package-lock.json").unlink()
     assert node_of(read, at="apps/agents/langgraph.json").root == PurePosixPath("apps/agents")
 

@@ -52,7 +52,6 @@ class NodeProject:
     manager_major: int | None  # None: the one that Node brings
     lock: PurePosixPath | None  # None: the build resolves the versions
     variables: frozenset[str]  # of the deployment, which the settings of the package manager refer to
-    has_settings: bool
     warnings: tuple[str, ...] = ()
 
 
@@ -155,7 +154,6 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
         variables=frozenset(
             name.decode() for path in settings for name in REFERENCE.findall(tree.content(path))
         ),
-        has_settings=bool(settings),
         warnings=tuple(warnings),
     )
 
