@@ -10,6 +10,7 @@ write is fenced: if another attempt owns the run, the write is dropped and the e
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -22,7 +23,7 @@ from psycopg import Error as DatabaseError
 
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.infra.loops import RETRY_SECONDS, forever
-from shared.infra.postgres import Driver, driver
+from shared.infra.postgres import CANCELED, Driver, driver, sqlstate
 from shared.runs import claims, finish
 from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Wish
@@ -32,6 +33,8 @@ from shared.threads.checkpoints import Write
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.02  # longest delay of a checkpoint that no run waits for, to commit it with others
+MOST_TIMEOUTS = 3  # of commits of one run alone
+TOO_SLOW = f"its commit exceeded the statement_timeout of the database {MOST_TIMEOUTS} times"
 
 
 class CommitOwner(Protocol):
@@ -45,11 +48,11 @@ class CommitOwner(Protocol):
     def stored(self, ask: int) -> None:
         """Handle the commit of a checkpoint that the graph waits for."""
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, reason: str) -> None:
         """Handle a checkpoint that the database refuses permanently."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CommitEntry:
     """One entry to commit: a checkpoint frame of a run, its end, or its return to the queue.
 
@@ -67,6 +70,24 @@ class CommitEntry:
     @property
     def is_barrier(self) -> bool:
         return self.write is None and self.end is None and self.back is None
+
+    @property
+    def has_state(self) -> bool:
+        return self.write is not None or (self.end is not None and self.end.values is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Entries of one commit."""
+
+    entries: Sequence[CommitEntry]
+    timeouts: int = 0  # earlier commits of this group that exceeded the timeout
+
+    def by_run(self) -> list[_Group]:
+        by_owner: dict[int, list[CommitEntry]] = {}
+        for entry in self.entries:
+            by_owner.setdefault(id(entry.owner), []).append(entry)
+        return [_Group(entries) for entries in by_owner.values()]
 
 
 class Committer:
@@ -120,47 +141,59 @@ class Committer:
         batch, self._entries = self._entries, []
         if not batch:
             return
+        groups = deque([_Group(batch)])
         try:
-            self._commit(batch)
+            while groups:
+                self._commit_first(groups)
         except Unavailable:
-            for entry in batch:
+            waiting = [entry for group in groups for entry in group.entries]
+            for entry in waiting:
                 entry.retried = True
-            self._entries[:0] = batch
+            self._entries[:0] = waiting
             raise
         except Exception:
-            # Drop this batch: a bug here must not block every run of the process. Its runs are fenced, since their later
-            # checkpoints must not be stored without the dropped ones.
-            for entry in batch:
+            # Drop these entries: a bug here must not block every run of the process. Their runs are fenced, since their
+            # later checkpoints must not be stored without the dropped ones.
+            for entry in (entry for group in groups for entry in group.entries):
                 self._fail(entry, Fenced())
                 entry.owner.fence("a defect of the runner dropped its checkpoints")
             raise
 
-    def _commit(self, batch: Sequence[CommitEntry]) -> None:
+    def _commit_first(self, groups: deque[_Group]) -> None:
+        """Commit the first group and remove it. A group that the database refuses is divided by runs.
+
+        A run whose own commit exceeds the timeout is committed again after all others, a few times: it must not block
+        them for ever. Other temporary errors are raised.
+        """
+        group = groups[0]
         try:
-            self._commit_together(batch)
-        except DatabaseError:
-            log.warning("a batch was refused, committing each run separately", exc_info=True)
-            self._commit_one_by_one(batch)
+            self._commit_together(group.entries)
+        except (DatabaseError, Unavailable) as error:
+            is_timeout = sqlstate(error.__cause__) == CANCELED
+            if isinstance(error, Unavailable) and not is_timeout:
+                raise
+            runs = group.by_run()
+            if len(runs) > 1:
+                log.warning("a batch was refused, committing each run separately", exc_info=True)
+                groups.extend(runs)
+            elif is_timeout and group.timeouts < MOST_TIMEOUTS - 1:
+                groups.append(_Group(group.entries, group.timeouts + 1))
+            else:
+                self._refuse(group.entries, TOO_SLOW if is_timeout else str(error))
+        groups.popleft()
 
-    def _commit_one_by_one(self, batch: Sequence[CommitEntry]) -> None:
-        """Commit each run separately, so that only the run whose data the database refuses fails."""
-        by_owner: dict[int, list[CommitEntry]] = {}
-        for entry in batch:
-            by_owner.setdefault(id(entry.owner), []).append(entry)
-        for entries in by_owner.values():
-            try:
-                self._commit_together(entries)
-            except DatabaseError as error:
-                self._refuse(entries, error)
+    def _refuse(self, entries: Sequence[CommitEntry], reason: str) -> None:
+        """Fail these entries of a run, and its later ones that must not be stored without them.
 
-    def _refuse(self, entries: Sequence[CommitEntry], error: DatabaseError) -> None:
-        """Fail these entries of a run, and drop its later writes, which must not be stored without the refused ones."""
+        These are its checkpoints, and an end with values. The run then ends without values.
+        """
         owner = entries[0].owner
-        log.warning("run %s: the database refuses its checkpoints or its end: %s", owner.run.run_id, error)
-        owner.refuse(error)
-        self._entries = [entry for entry in self._entries if entry.owner is not owner or entry.write is None]
-        for entry in entries:
-            self._fail(entry, RunyardError(f"the database refuses it: {error}"))
+        log.warning("run %s: the database refuses its checkpoints or its end: %s", owner.run.run_id, reason)
+        owner.refuse(reason)
+        later = [entry for entry in self._entries if entry.owner is owner and entry.has_state]
+        self._entries = [entry for entry in self._entries if entry not in later]
+        for entry in (*entries, *later):
+            self._fail(entry, RunyardError(f"the database refuses it: {reason}"))
 
     def _commit_together(self, batch: Sequence[CommitEntry]) -> None:
         """Commit a batch and answer its entries. Takes locks in the global order: threads, ends, checkpoints."""

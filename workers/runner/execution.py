@@ -469,8 +469,8 @@ class HostedRun:
     def stored(self, ask: int) -> None:
         self._reply(ask, [])
 
-    def refuse(self, error: Exception) -> None:
-        self._end(RunyardError(f"a checkpoint cannot be stored: {error}"))
+    def refuse(self, reason: str) -> None:
+        self._end(RunyardError(f"a checkpoint cannot be stored: {reason}"))
 
 
 def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Owner:
         self.run = run
         self.is_fenced = False
         self.answered: list[int] = []
-        self.refusals: list[Exception] = []
+        self.refusals: list[str] = []
 
     def fence(self, reason: str) -> None:
         self.is_fenced = True
@@ -47,8 +47,8 @@ class Owner:
     def stored(self, ask: int) -> None:
         self.answered.append(ask)
 
-    def refuse(self, error: Exception) -> None:
-        self.refusals.append(error)
+    def refuse(self, reason: str) -> None:
+        self.refusals.append(reason)
 
     def checkpoint(self, id: str, **metadata: Any) -> Write:
         return factories.checkpoint(self.run, id, metadata=metadata)
@@ -289,6 +289,80 @@ def test_a_deadlock_is_tried_again(
 
     assert stored(owner) == ["1"]
     assert not owner.refusals
+
+
+def test_a_run_whose_commit_is_too_slow_fails_alone(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = owner_of_a_run(deployment), owner_of_a_run(deployment)
+    slow_commits = commits_time_out(monkeypatch, slow)
+
+    slow_end, other_end = (gevent.spawn(committer.finish, owner, owner.end()) for owner in (slow, other))
+    gevent.joinall([slow_end, other_end])
+
+    assert other_end.successful()
+    assert status(other) == "success"
+    assert "statement_timeout" in str(slow_end.exception)
+    assert slow_commits == [2, 1, 1, 1]  # runs in each commit
+    committer.finish(slow, slow.end(values=None))
+    assert status(slow) == "success"
+
+
+def test_a_run_whose_commit_is_slow_for_a_while_succeeds(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = owner_of_a_run(deployment)
+    commits_time_out(monkeypatch, owner, times=2)
+
+    committer.store(owner, owner.checkpoint("1"), 1)
+    committer.finish(owner, owner.end())
+
+    assert stored(owner) == ["1"]
+    assert status(owner) == "success"
+    assert not owner.refusals
+
+
+def test_an_end_with_values_is_refused_after_a_refused_checkpoint(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = owner_of_a_run(deployment)
+    ends: list[gevent.Greenlet] = []
+    commit = Committer._commit_together
+
+    def committing_slowly(self: Committer, batch: Any) -> None:
+        if not ends:
+            ends.append(gevent.spawn(committer.finish, owner, owner.end()))
+            gevent.sleep(0)
+        commit(self, batch)
+
+    monkeypatch.setattr(Committer, "_commit_together", committing_slowly)
+    committer.store(owner, owner.checkpoint("1", text="\x00"), 1)
+    until(lambda: owner.refusals)
+    (end,) = ends
+    end.join()
+
+    assert isinstance(end.exception, RunyardError)
+    assert status(owner) == "running"
+
+
+def commits_time_out(monkeypatch: pytest.MonkeyPatch, slow: Owner, times: int = 100) -> list[int]:
+    """Let commits of a run's values and checkpoints exceed the timeout. Returns the numbers of their runs."""
+    commit = Committer._commit_together
+    sizes: list[int] = []
+
+    def timed(self: Committer, batch: Any) -> None:
+        if any(entry.owner is slow and entry.has_state for entry in batch) and len(sizes) < times:
+            sizes.append(len({id(entry.owner) for entry in batch}))
+            with driver() as conn:
+                conn.execute("SET statement_timeout = 20")
+                try:
+                    conn.execute("SELECT pg_sleep(30)")
+                finally:
+                    conn.execute("RESET statement_timeout")
+        commit(self, batch)
+
+    monkeypatch.setattr(Committer, "_commit_together", timed)
+    return sizes
 
 
 def test_runs_go_back_together_but_those_to_be_stopped(
