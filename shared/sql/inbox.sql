@@ -45,7 +45,8 @@ $$;
 
 -- install: questions_of_thread
 -- The questions that an interrupted thread asks: its interrupts, or the breakpoint at which its newest run stopped. An update
--- of the state keeps a breakpoint. A thread whose state was only set by a client has none.
+-- of the state keeps a breakpoint. It removes interrupts, and the thread waits to be continued, as at a breakpoint: its nodes
+-- then ask again. A thread whose state was only set by a client asks nothing.
 -- Its parameters are columns: a parameter of the type `thread` would keep a restore from dropping the table.
 CREATE OR REPLACE FUNCTION questions_of_thread(of_deployment uuid, of_thread uuid, interrupts json, state json,
     state_updated_at timestamptz)
@@ -64,7 +65,7 @@ RETURNS TABLE (interrupt_id text, kind text, value json) LANGUAGE sql STABLE AS 
       AND newest.status = 'success'
       AND (newest.ended_at = questions_of_thread.state_updated_at OR EXISTS (
           SELECT FROM question q WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread
-            AND q.run_id = newest.run_id AND q.kind = 'breakpoint' AND q.closed_at IS NULL))
+            AND (q.run_id = newest.run_id OR q.closed_at IS NULL)))
 $$;
 
 -- install: inbox_rules

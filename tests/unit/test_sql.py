@@ -112,7 +112,7 @@ DIGESTS = {
     "thread_title": "df06dcdfe315",
     "open_interrupts": "94f980b35cac",
     "named_interrupts": "b720d7a4b05d",
-    "questions_of_thread": "d65fbe1ac5a0",
+    "questions_of_thread": "41025af3b29b",
     "inbox_rules": "3cc90911e712",
     "key_label": "d1e0c8b86fd5",
     "record_answers_1": "0796b483410f",

@@ -271,6 +271,28 @@ def test_an_update_at_a_breakpoint_keeps_it(graph: Graph) -> None:
     assert (question["closed_at"], question["value"]) == (None, ["other"])
 
 
+@pytest.mark.parametrize("answers_first", [False, True])
+def test_an_update_that_removes_interrupts_asks_whether_to_continue(
+    graph: Graph, answers_first: bool
+) -> None:
+    graph.ask(TWO)
+    if answers_first:
+        graph.end(graph.resume({"q": True}), {"other": TWO["other"]})
+    updated(graph, ["work"])
+    assert graph.open == ["breakpoint"]
+    updated(graph, ["other"])
+    assert graph.open == ["breakpoint"]
+
+    cancelled = graph.start()
+    assert graph.open == []
+    with connection() as conn:
+        cancel.cancel_run(conn, graph.deployment.id, graph.thread_id, cancelled)
+    assert graph.open == ["breakpoint"]
+
+    graph.end(graph.start(input=None), ONE)
+    assert graph.open == ["q"]
+
+
 def test_a_copy_of_a_thread_asks_nothing_and_a_deleted_thread_takes_its_questions_along(graph: Graph) -> None:
     graph.ask()
     with connection() as conn:
