@@ -19,6 +19,10 @@ class CommandFailed(Exception):
         self.details = dict(details or {})
 
 
+class Missing(CommandFailed):
+    """The service has no such object or route: it answered 404."""
+
+
 class BadUsage(CommandFailed):
     """The arguments of the command are missing, invalid or contradictory."""
 

@@ -16,7 +16,7 @@ import httpx
 
 from cli.client.access import ApiKey
 from cli.client.names import PREVIEW_SIGN, is_id, is_part, only_match, with_part
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, Missing
 
 PAGE = 100
 TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # 14 s in total: a restart of the service
@@ -324,7 +324,8 @@ def _require_success(
     reason = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
     if answer.status_code >= 500:
         reason = f"{where} failed ({answer.status_code}): {_detail(answer)} Look at the service's own log."
-    raise CommandFailed(f"{reason} {_what_to_do(answer, key, url)}".rstrip())
+    kind = Missing if answer.status_code == 404 else CommandFailed
+    raise kind(f"{reason} {_what_to_do(answer, key, url)}".rstrip())
 
 
 def _what_to_do(answer: httpx.Response, key: ApiKey | None, url: str) -> str:

@@ -97,6 +97,8 @@ def list_questions(
 def show(client: Client, out: Output, question: QuestionId) -> None:
     """Show a question: what is asked, its thread and run, and its answer."""
     row = _find(client, question)
+    if row.get("is_value_left_out"):
+        row = client.get(f"/v2/inbox/{row['id']}")
     facts = {
         "Question": row["id"],
         "Status": row["status"],
@@ -214,9 +216,10 @@ def link(
 @command
 def list_links(client: Client, out: Output, question: QuestionId, wide: Wide = False) -> None:
     """List the links of a question, oldest first, without their URLs."""
-    rows = client.get(f"/v2/inbox/{_find(client, question)['id']}/links")
+    row = _find(client, question)
+    rows = client.get(f"/v2/inbox/{row['id']}/links")
     empty = "This question has no links. `runyard inbox link` creates one."
-    out.rows(rows, LINKS, empty=empty, wide=wide)
+    out.rows(rows, _link_columns(is_open=row["status"] in OPEN), empty=empty, wide=wide)
 
 
 @app.command("revoke-link")
@@ -303,10 +306,13 @@ def _value(row: Row) -> Any:
 def _words(row: Row) -> str:
     """Return a question on one line."""
     value = row["value"]
-    if row["kind"] == "breakpoint":
+    if row.get("is_value_left_out"):
+        text = f"A large question: `runyard inbox show {short_id(row['id'])}` prints it"
+    elif row["kind"] == "breakpoint":
         text = f"Continue with {', '.join(map(str, value or [])) or 'the next node'}?"
     elif actions := _actions(value):
-        text = f"Approve {', '.join(str(one.get('name') or one.get('action')) for one in actions)}?"
+        names = ", ".join(str(one.get("name") or one.get("action")) for one in actions)
+        text = f"{'Approve' if _can_approve(value) else 'Answer'} {names}?"
     elif isinstance(value, dict):
         head = next((value[name] for name in HEADS if isinstance(value.get(name), str)), None)
         text = head or json_text(value)
@@ -322,8 +328,23 @@ def _actions(value: Any) -> list[Row]:
         actions = value["action_requests"]
     else:
         requests = value if isinstance(value, list) else [value]
-        actions = [one.get("action_request") for one in requests if isinstance(one, dict)]
-    return [one for one in actions if isinstance(one, dict)]
+        actions = [one.get("action_request") for one in _objects(requests)]
+    return _objects(actions)
+
+
+def _can_approve(value: Any) -> bool:
+    """Return whether a request for tool calls lets a person approve one. A request that names no decision allows all."""
+    if isinstance(value, dict) and "action_requests" in value:
+        reviews = _objects(value.get("review_configs"))
+        allowed = [each for one in reviews for each in one.get("allowed_decisions") or []]
+        return not allowed or "approve" in allowed
+    configs = _objects([one.get("config") for one in _objects(value if isinstance(value, list) else [value])])
+    return not configs or any(config.get("allow_accept") for config in configs)
+
+
+def _objects(value: Any) -> list[Row]:
+    """Return the objects in a list; empty if the value is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _line(row: Row) -> str:
@@ -332,18 +353,23 @@ def _line(row: Row) -> str:
     return printable(f"{when(row['asked_at'])}  {short_id(row['id'])}  {_words(row)}  ({place})")
 
 
-def _link_state(row: Row) -> str:
-    """Return a link's state as text: `used TIME`, else its validity."""
-    return f"used {minute(row['used_at'])}" if row["used_at"] else validity(row)
+def _link_state(row: Row, *, is_open: bool = True) -> str:
+    """Return a link's state as text: `used TIME`, else its validity. `is_open`: the question can still be answered."""
+    if row["used_at"]:
+        return f"used {minute(row['used_at'])}"
+    return validity(row) if is_open or row["revoked_at"] else "question closed"
 
 
-LINKS = (
-    id_column("Link"),
-    Column("For", lambda row: row["label"], folds=True),
-    Column("State", _link_state),
-    Column("Created", lambda row: minute(row["created_at"])),
-    Column("Created by", lambda row: row["created_by"], only_wide=True),
-)
+def _link_columns(*, is_open: bool) -> tuple[Column, ...]:
+    return (
+        id_column("Link"),
+        Column("For", lambda row: row["label"], folds=True),
+        Column("State", lambda row: _link_state(row, is_open=is_open)),
+        Column("Created", lambda row: minute(row["created_at"])),
+        Column("Created by", lambda row: row["created_by"], only_wide=True),
+    )
+
+
 COLUMNS = (
     id_column("Question"),
     Column("Status", lambda row: Text(row["status"], STYLES.get(row["status"], "dim")), only_wide=True),

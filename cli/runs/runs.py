@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import typer
@@ -22,7 +23,7 @@ from cli.client.names import (
 )
 from cli.commands import command, new_app
 from cli.deployments.target import Limit, Target, Wide
-from cli.errors import BadUsage, CommandFailed
+from cli.errors import BadUsage, CommandFailed, Missing
 from cli.output import Column, Output, id_column, printable, when
 from cli.runs import timeline
 from cli.runs.assistants import assistant_names, run_assistant
@@ -75,7 +76,10 @@ def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) 
         names = {} if out.as_json else assistant_names(api)
         if row["status"] in UNSUCCESSFUL_RUNS and not row.get("error"):
             row["error"] = _error_record(api, row)
-        line = None if out.as_json else api.get(f"{_path(row)}/timeline")
+        line = None
+        if not out.as_json:
+            with suppress(Missing):  # an earlier version of the service has no timelines
+                line = api.get(f"{_path(row)}/timeline")
     kwargs = row.get("kwargs") or {}
     facts = {
         "Run": row["run_id"],

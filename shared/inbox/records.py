@@ -22,6 +22,7 @@ from shared.infra.arrays import uuids
 from shared.infra.postgres import Row, dumps
 from shared.records import (
     ANYTHING,
+    BOOLEAN,
     ID,
     ID_OR_NULL,
     OBJECT,
@@ -42,6 +43,7 @@ from shared.user_code.filters import Filter
 INTERRUPT, BREAKPOINT = "interrupt", "breakpoint"
 EXPIRY = "expiry"  # `answered_from` of a question that its expiry closed
 MOST_COUNTED = 10_000  # questions beyond the page that a search counts
+MAX_LISTED_VALUE = 64 * 1024  # bytes of JSON; a client may poll a list of many questions
 
 
 class QuestionStatus(StrEnum):
@@ -70,47 +72,57 @@ _OLDEST_FIRST, _LAST_CLOSED_FIRST, _NEWEST_FIRST = (
 _ORDERS = {QuestionStatus.OPEN: _OLDEST_FIRST, QuestionStatus.SNOOZED: _OLDEST_FIRST, ALL: _NEWEST_FIRST}
 _STATUS = " ".join(f"WHEN {sql} THEN '{status}'" for status, sql in _SQL_OF_STATUS.items())
 
-RECORD = Record(
-    "Question",
-    {
-        "id": RecordField(ID, reads=("question_id",)),
-        "deployment_id": RecordField(ID),
-        "deployment_name": RecordField(TEXT),
-        "thread_id": RecordField(ID),
-        "thread_title": RecordField(TEXT, reads=("title",)),
-        "run_id": RecordField(ID_OR_NULL),
-        "assistant_id": RecordField(ID_OR_NULL),
-        "assistant_name": RecordField(TEXT_OR_NULL),
-        "graph_id": RecordField(TEXT_OR_NULL),
-        "interrupt_id": RecordField(TEXT),
-        "kind": RecordField(one_of(INTERRUPT, BREAKPOINT)),
-        "value": RecordField(ANYTHING),
-        "asked_at": RecordField(TIME),
-        "asked_by": RecordField(TEXT_OR_NULL),
-        "status": RecordField(one_of(*QuestionStatus)),
-        "assignee": RecordField(TEXT_OR_NULL),
-        "snoozed_until": RecordField(TIME_OR_NULL),
-        "expires_at": RecordField(TIME_OR_NULL),
-        "on_expiry": RecordField(or_null(ON_EXPIRY)),
-        "answered_at": RecordField(TIME_OR_NULL),
-        "answered_by": RecordField(TEXT_OR_NULL),
-        "answered_from": RecordField(TEXT_OR_NULL),
-        "answer": RecordField(ANYTHING),
-        "answer_run_id": RecordField(ID_OR_NULL),
-        "metadata": RecordField(OBJECT),
-    },
+_FIELDS = {
+    "id": RecordField(ID, reads=("question_id",)),
+    "deployment_id": RecordField(ID),
+    "deployment_name": RecordField(TEXT),
+    "thread_id": RecordField(ID),
+    "thread_title": RecordField(TEXT, reads=("title",)),
+    "run_id": RecordField(ID_OR_NULL),
+    "assistant_id": RecordField(ID_OR_NULL),
+    "assistant_name": RecordField(TEXT_OR_NULL),
+    "graph_id": RecordField(TEXT_OR_NULL),
+    "interrupt_id": RecordField(TEXT),
+    "kind": RecordField(one_of(INTERRUPT, BREAKPOINT)),
+    "value": RecordField(ANYTHING),
+    "asked_at": RecordField(TIME),
+    "asked_by": RecordField(TEXT_OR_NULL),
+    "status": RecordField(one_of(*QuestionStatus)),
+    "assignee": RecordField(TEXT_OR_NULL),
+    "snoozed_until": RecordField(TIME_OR_NULL),
+    "expires_at": RecordField(TIME_OR_NULL),
+    "on_expiry": RecordField(or_null(ON_EXPIRY)),
+    "answered_at": RecordField(TIME_OR_NULL),
+    "answered_by": RecordField(TEXT_OR_NULL),
+    "answered_from": RecordField(TEXT_OR_NULL),
+    "answer": RecordField(ANYTHING),
+    "answer_run_id": RecordField(ID_OR_NULL),
+    "metadata": RecordField(OBJECT),
+}
+_EXPRESSIONS = {
+    "deployment_name": "d.name",
+    "assistant_name": "v.name",
+    "graph_id": "coalesce(v.graph_id, t.metadata ->> 'graph_id')",
+    "status": f"CASE {_STATUS} END",
+    "metadata": "t.metadata",
+}
+# The stored size, which may be compressed, is checked first: it is known without reading the value.
+_IS_LEFT_OUT = f"""coalesce(pg_column_size(q.value) > {MAX_LISTED_VALUE}
+    OR octet_length(CAST(q.value AS text)) > {MAX_LISTED_VALUE}, false)"""
+RECORD = Record("Question", _FIELDS, table="q", expressions=_EXPRESSIONS, internal=("closed_at",))
+# In lists that clients poll, the value is null if it is large.
+LISTED = Record(
+    "ListedQuestion",
+    {**_FIELDS, "is_value_left_out": RecordField(BOOLEAN)},
     table="q",
     expressions={
-        "deployment_name": "d.name",
-        "assistant_name": "v.name",
-        "graph_id": "coalesce(v.graph_id, t.metadata ->> 'graph_id')",
-        "status": f"CASE {_STATUS} END",
-        "metadata": "t.metadata",
+        **_EXPRESSIONS,
+        "value": f"CASE WHEN NOT {_IS_LEFT_OUT} THEN q.value END",
+        "is_value_left_out": _IS_LEFT_OUT,
     },
-    internal=("closed_at",),
 )
-_PARTS = {"columns": RECORD.select, "joined": part("inbox.joined")}
-_GET = statement("inbox.get", **_PARTS)
+_JOINED = part("inbox.joined")
+_GET = statement("inbox.get", columns=RECORD.select, joined=_JOINED)
 _CHANGE = statement("inbox.change")
 _DEPLOYMENTS = statement("inbox.deployments")
 CHANGEABLE = ("assignee", "snoozed_until")
@@ -204,15 +216,25 @@ def get(conn: Connection, question_id: UUID, *, organization_id: UUID | None = N
 
 
 def search(
-    conn: Connection, scope: Scope, criteria: Criteria, *, limit: int, offset: int
+    conn: Connection,
+    scope: Scope,
+    criteria: Criteria,
+    *,
+    limit: int,
+    offset: int,
+    columns: str = RECORD.select,
 ) -> tuple[Sequence[Row], int]:
-    """Return a page of questions, and the total number, which is counted up to MOST_COUNTED beyond the page."""
+    """Return a page of questions, and the total number, which is counted up to MOST_COUNTED beyond the page.
+
+    `columns`: the SELECT list of the record that is returned.
+    """
     (where, values), (seen, bound) = criteria.conditions(), scope.conditions()
     condition, values = " AND ".join([*where, *seen]), {**values, **bound}
     values["deployment_ids"] = uuids(scope.deployment_ids)
     rows: Sequence[Row] = ()
     if limit:
-        find = statement("inbox.search", condition=condition, order=criteria.order, **_PARTS)
+        parts = {"condition": condition, "order": criteria.order, "columns": columns, "joined": _JOINED}
+        find = statement("inbox.search", **parts)
         rows = find.rows(conn, **values, last=offset + limit, limit=limit, offset=offset)
     if 0 < len(rows) < limit:
         return rows, offset + len(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -79,11 +80,12 @@ def test_a_question_is_listed_read_and_answered(api: Api, inbox: ControlPlane) -
     run = ask(api)
 
     (question,) = listed(inbox)
-    assert tuple(question) == FIELDS
+    assert tuple(question) == (*FIELDS, "is_value_left_out")
     known = {"run_id": run["run_id"], "thread_title": "Refund", "status": "open", "deployment_name": "chat"}
     assert {name: question[name] for name in known} == known
     assert question["value"] == {"question": "May I?"}
     assert question["metadata"]["title"] == "Refund"
+    assert question.pop("is_value_left_out") is False
     assert inbox.get(f"/v2/inbox/{question['id']}").json == question
 
     answered = answer(inbox, question)
@@ -93,8 +95,22 @@ def test_a_question_is_listed_read_and_answered(api: Api, inbox: ControlPlane) -
     assert again.status_code == 409
     assert again.json["detail"].startswith("This question was answered by bootstrap at ")
     assert listed(inbox) == []
-    assert listed(inbox, status="answered") == [answered.json["question"]]
+    assert listed(inbox, status="answered") == [{**answered.json["question"], "is_value_left_out": False}]
     assert answered.json["question"]["answered_from"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("text", [random.Random(1).randbytes(50_000).hex(), "x" * 70_000])
+def test_a_large_value_is_left_out_of_the_list_and_read_alone(
+    api: Api, inbox: ControlPlane, text: str
+) -> None:
+    ask(api, {"task": [{"id": "q", "value": text}]})
+    ask(api, {"task": [{"id": "q", "value": None}]})
+    large, small = listed(inbox)
+    assert (large["value"], large["is_value_left_out"]) == (None, True)
+    assert (small["value"], small["is_value_left_out"]) == (None, False)
+    whole: Any = inbox.get(f"/v2/inbox/{large['id']}").json
+    assert whole["value"] == text
+    assert [question["value"] for question in searched(api)] == [text, None]
 
 
 def test_an_answer_is_repeated_under_its_key(api: Api, control: ControlPlane) -> None:
@@ -245,7 +261,7 @@ def test_questions_are_assigned_and_snoozed(inbox: ControlPlane, api: Api) -> No
     changed: Any = inbox.call("PATCH", path, {"assignee": "ann", "snoozed_until": later.isoformat()}).json
     assert (changed["assignee"], changed["status"]) == ("ann", "snoozed")
     assert listed(inbox) == []
-    assert listed(inbox, status="snoozed", assignee="ann") == [changed]
+    assert listed(inbox, status="snoozed", assignee="ann") == [{**changed, "is_value_left_out": False}]
     assert listed(inbox, status="snoozed", assignee="bob") == []
     woken: Any = inbox.call("PATCH", path, {"snoozed_until": None}).json
     assert (woken["assignee"], woken["status"]) == ("ann", "open")

@@ -21,12 +21,11 @@ from shared.inbox import answers, records
 from shared.inbox.records import Criteria, Scope, VisibleThreads
 from shared.infra.postgres import Row, connection
 from shared.infra.replica import read
-from shared.records import ID, TEXT, listed, record
+from shared.records import COUNT, ID, TEXT, listed, record
 from web.deployment_api.inbox import (
     ANSWER,
     ANSWERED,
     ASSIGNEE_LENGTH,
-    QUESTIONS,
     QuestionCriteria,
     question_page,
     respond_with_answer,
@@ -47,6 +46,7 @@ bp = RouteGroup("inbox", section="Inbox")
 
 MAX_BATCH = 100
 R = TypeVar("R")
+QUESTIONS = record("ListedQuestions", resources=listed(records.LISTED.schema), offset=COUNT, total=COUNT)
 RESULT = record("AnswerResult", ("run_id", "error"), id=ID, run_id=ID, error=TEXT)
 RESULTS = record("AnswerResults", results=listed(RESULT))
 
@@ -106,12 +106,14 @@ def list_questions(query: dict[str, Any]) -> Response:
     questions newest first. `total` is counted up to 10,000 questions beyond the page. With `limit=0` only the total is
     counted. `offset` in the response is the offset of the next page.
 
+    A `value` of more than 64 KiB is null, and `is_value_left_out` true: `GET /v2/inbox/{id}` returns it.
+
     A deployment with its own authorization is included for keys with the role `run`, as far as its handler of
     `threads.search` lets the Studio user, and not at all if it sets `disable_studio_auth`.
     """
     limit, offset, name = query.pop("limit"), query.pop("offset"), query.pop("deployment", None)
     criteria = Criteria(**query)
-    return question_page(_scope(name, criteria), criteria, limit=limit, offset=offset)
+    return question_page(_scope(name, criteria), criteria, limit=limit, offset=offset, shown=records.LISTED)
 
 
 def _scope(name: str | None, criteria: Criteria) -> Scope:

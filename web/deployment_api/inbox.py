@@ -14,7 +14,7 @@ from shared.inbox import answers, records
 from shared.inbox.records import Criteria, QuestionStatus, Scope, VisibleThreads
 from shared.infra.postgres import Row, connection
 from shared.infra.replica import read
-from shared.records import COUNT, ID, listed, record
+from shared.records import COUNT, ID, Record, listed, record
 from shared.runs.create import Created
 from shared.user_code import filters
 from web.deployment_api.runs.creation import create_run
@@ -93,9 +93,11 @@ def answer_question(question_id: UUID, body: dict[str, Any]) -> Response:
     return respond_with_answer(visible_question(question_id), body["answer"])
 
 
-def question_page(scope: Scope, criteria: Criteria, *, limit: int, offset: int) -> Response:
-    rows, total = read(records.search, scope, criteria, limit=limit, offset=offset)
-    resources = [records.RECORD.show(row) for row in rows]
+def question_page(
+    scope: Scope, criteria: Criteria, *, limit: int, offset: int, shown: Record = records.RECORD
+) -> Response:
+    rows, total = read(records.search, scope, criteria, limit=limit, offset=offset, columns=shown.select)
+    resources = [shown.show(row) for row in rows]
     return jsonify(resources=resources, offset=offset + len(rows), total=total)
 
 

@@ -88,6 +88,27 @@ def test_a_request_for_a_tool_call_is_listed_with_the_name_of_the_tool(
     assert "Approve pay?" in runyard(served, "inbox", "list").stdout
 
 
+ASKING = {"action_request": {"action": "pay"}, "config": {"allow_respond": True}}
+REVIEW = {"action_name": "pay", "allowed_decisions": ["respond"]}
+
+
+@pytest.mark.parametrize(
+    "value", [ASKING, [ASKING], {"action_requests": [{"name": "pay"}], "review_configs": [REVIEW, None]}]
+)
+def test_a_tool_call_that_nobody_may_approve_waits_for_an_answer(served: ControlPlane, value: Any) -> None:
+    served.answers[LIST] = [(200, {"resources": [question(value=value)], "offset": 0, "total": 1})]
+    assert "Answer pay?" in runyard(served, "inbox", "list").stdout
+
+
+def test_a_large_value_is_read_to_show_its_question(served: ControlPlane) -> None:
+    row = {**question(), "value": None, "is_value_left_out": True}
+    served.answers[LIST] = [(200, {"resources": [row], "offset": 0, "total": 1})]
+    assert f"A large question: `runyard inbox show {Q[-8:]}`" in " ".join(
+        runyard(served, "inbox", "list", "--wide").stdout.split()
+    )
+    assert "Refund it?" in runyard(served, "inbox", "show", Q[-8:]).stdout
+
+
 def test_characters_that_reverse_text_are_not_printed(served: ControlPlane) -> None:
     rows = [question(value="Pay \u202e001 EUR?")]
     served.answers[LIST] = [(200, {"resources": rows, "offset": 0, "total": 1})]
@@ -212,6 +233,9 @@ def test_links_are_listed_and_revoked(served: ControlPlane) -> None:
     lines = runyard(served, "inbox", "links", Q[-8:]).stdout.splitlines()
     assert [word in lines[1] for word in (OTHER[-8:], "Ng", "expired 2026-01-08")] == [True] * 3
     assert "used 2026-01-02" in lines[2]
+    served.answers[SHOWN] = [(200, question(status="answered"))]
+    lines = runyard(served, "inbox", "links", Q).stdout.splitlines()
+    assert ["question closed" in lines[1], "used 2026-01-02" in lines[2]] == [True, True]
 
     ran = runyard(served, "inbox", "revoke-link", Q, OTHER[-8:])
     assert (ran.exit_code, ran.stdout) == (0, f"Revoked the link {OTHER}.\n")

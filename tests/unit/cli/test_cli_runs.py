@@ -163,6 +163,13 @@ def test_a_run_is_shown_with_its_timeline(served: ControlPlane) -> None:
     assert attempt[-4:] == ["error,", "ValueError:", "it", "broke"]
 
 
+def test_a_run_is_shown_without_a_timeline_by_a_service_that_has_none(served: ControlPlane) -> None:
+    served.answers[f"GET {THREAD}/runs/{RUN}/timeline"] = [(404, {"detail": "Not found"})]
+
+    ran = typed(served, "runs", "show", RUN)
+    assert (ran.exit_code, "tea" in ran.stdout, "Timeline" in ran.stdout) == (0, True, False)
+
+
 def test_a_pending_run_is_shown_with_the_reason_why_it_waits(served: ControlPlane) -> None:
     queue = {"position": 3, "waiting_seconds": 2.0, "reason": "runners are full"}
     served.answers[f"GET {THREAD}/runs/{RUN}"] = [(200, row(status="pending", queue=queue))]
