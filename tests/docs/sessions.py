@@ -56,7 +56,9 @@ class PageSession:
             "LANGSMITH_API_KEY": "lsv2_pt_x",  # many users of LangGraph have one; it must not be sent to a service
             "HOME": str(folder / "home"),
             "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
-            "PATH": os.pathsep.join([str(folder / "bin"), str(NODE), os.environ["PATH"]]),
+            "PATH": os.pathsep.join(
+                map(str, (folder / "bin", NODE, Path(sys.executable).parent, os.environ["PATH"]))
+            ),
             "CURL": shutil.which("curl") or "",
             "SESSION": str(self._session),
             "TERM": "dumb",

