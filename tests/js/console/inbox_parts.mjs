@@ -23,6 +23,9 @@ suite("parts", () => {
     const value = { question: "pay?" };
     const groups = groupsOf([question("1", value), question("2", "pay?"), question("3", { question: "pay?" }), question("4", value, { response_schema: { type: "string" } }), question("5", value, { kind: "breakpoint" })]);
     assert.deepEqual(groups.map((group) => group.map(({ id }) => id)), [["1", "3"], ["2"], ["4"], ["5"]]);
+    const unread = ["6", "7"].map((id) => question(id, null, { is_value_left_out: true }));
+    assert.equal(groupsOf(unread).length, 2);
+    assert.equal(wordsOf(unread[0]), "A large question: open it to read it");
   });
 
   test("keys move within the list, and an answer leads to the next question", () => {
@@ -67,7 +70,9 @@ suite("parts", () => {
 
   test("links, titles and names have their words", () => {
     const link = { expires_at: "2026-03-05T00:00:00Z", revoked_at: null, used_at: null };
-    assert.deepEqual([linkState(link, NOW), linkState({ ...link, used_at: "x" }, NOW), linkState({ ...link, revoked_at: "x" }, NOW), linkState({ ...link, expires_at: "2026-03-04T00:00:00Z" }, NOW)], ["active", "used", "revoked", "expired"]);
+    const states = (isOpen) => [link, { ...link, used_at: "x" }, { ...link, revoked_at: "x" }, { ...link, expires_at: "2026-03-04T00:00:00Z" }].map((each) => linkState(each, isOpen, NOW));
+    assert.deepEqual(states(true), ["active", "used", "revoked", "expired"]);
+    assert.deepEqual(states(false), ["closed", "used", "revoked", "closed"]);
     assert.deepEqual([titleOf(question("1", "")), titleOf(question("1", "", { thread_title: "Order 1" }))], ["Thread deadbeef", "Order 1"]);
     assert.deepEqual([nameOf({ key: { id: "k1", name: "ops" } }), nameOf({ key: { id: "k1", name: "" } }), nameOf({ key: null }), nameOf({ user: { id: "u1", name: "Ann" }, key: null })], ["ops", "k1", "me", "Ann"]);
     assert.deepEqual([0, 1].map((now) => expiryVerb("1970-01-01T00:00:00.001Z", now)), ["expires", "expired"]);

@@ -39,9 +39,10 @@ export default function InboxPage({ query }) {
   const rows = list.data?.resources ?? [];
   const ids = rows.map(({ id }) => id);
 
-  const detail = useResource(async (signal) => (chosen ? control("GET", `/v2/inbox/${encodeURIComponent(chosen)}`, { signal }) : null), [chosen], { every: POLL_MS });
+  const read = (/** @type {string} */ id, /** @type {AbortSignal | undefined} */ signal = undefined) => control("GET", `/v2/inbox/${encodeURIComponent(id)}`, { signal });
+  const detail = useResource(async (signal) => (chosen ? read(chosen, signal) : null), [chosen], { every: POLL_MS });
   /** @type {Question | undefined} */
-  const question = detail.data ?? rows.find(({ id }) => id === chosen);
+  const question = detail.data ?? rows.find(({ id, is_value_left_out: isLeftOut }) => id === chosen && !isLeftOut);
 
   const drafts = useMemo(() => new Map(), []);
   const draftOf = (/** @type {string} */ key) => {
@@ -73,6 +74,15 @@ export default function InboxPage({ query }) {
     else next.delete(row.id);
     return next;
   });
+  const selectRow = async (/** @type {string} */ id, /** @type {boolean} */ isSelected) => {
+    const row = rows[ids.indexOf(id)];
+    try {
+      select(isSelected && row.is_value_left_out ? await read(id) : row, isSelected);
+    } catch (error) {
+      notify(/** @type {Error} */ (error).message, "error");
+      setSelected((/** @type {Map<string, Question>} */ before) => new Map(before)); // the checkbox is drawn again
+    }
+  };
   const selection = [...selected.values()];
   const equal = question ? rows.filter((row) => isAnswerable(row) && formKey(row) === formKey(question)) : [];
 
@@ -142,7 +152,7 @@ export default function InboxPage({ query }) {
           ${rows.length > 0 && html`<p class="quiet inbox-count" aria-live="polite">${count(total)} ${total === 1 ? "question" : "questions"}, ${orderText(query.status)}</p>`}
           ${rows.length === 0 && html`<${NoQuestions} isFiltered=${isFiltered} />`}
           <${QuestionList} questions=${rows} chosen=${chosen} query=${query} selected=${new Set(selected.keys())} canSelect=${can("run")}
-            onSelect=${(/** @type {string} */ id, /** @type {boolean} */ isSelected) => select(rows[ids.indexOf(id)], isSelected)} />
+            onSelect=${selectRow} />
           <${PageBar} offset=${offset} limit=${LIMIT} found=${rows.length} total=${total} />
         </div>
         <section class="inbox-panel" aria-label="Question" onKeyDown=${leaveForm}>

@@ -18,6 +18,7 @@ import { short } from "../core/format.js";
  * @property {string} interrupt_id
  * @property {"interrupt"|"breakpoint"} kind
  * @property {any} value
+ * @property {boolean} [is_value_left_out] the list has no large values
  * @property {any} [response_schema]
  * @property {string} asked_at
  * @property {string|null} asked_by
@@ -88,7 +89,7 @@ export const expiryVerb = (at, now = Date.now()) => (new Date(at).getTime() <= n
 export const titleOf = ({ thread_title: title, thread_id: id }) => title || `Thread ${short(id)}`;
 
 /** A text that is the same for questions that one answer fits. @param {Question} question */
-export const formKey = ({ kind, value, response_schema: schema }) => JSON.stringify([kind, value, schema ?? null]);
+export const formKey = ({ id, kind, value, is_value_left_out: isLeftOut, response_schema: schema }) => JSON.stringify([kind, value, schema ?? null, isLeftOut ? id : null]);
 
 /** Group questions that one answer fits, in the order of the first of each group. @param {Question[]} questions @returns {Question[][]} */
 export function groupsOf(questions) {
@@ -151,11 +152,13 @@ export function draftText(draft) {
 /**
  * The state of a link for one answer.
  * @param {{expires_at: string, revoked_at?: string | null, used_at?: string | null}} link
+ * @param {boolean} isOpen whether the link's question can still be answered
  * @param {number} [now] milliseconds
  */
-export function linkState({ expires_at: expires, revoked_at: revoked, used_at: used }, now = Date.now()) {
+export function linkState({ expires_at: expires, revoked_at: revoked, used_at: used }, isOpen, now = Date.now()) {
   if (used) return "used";
   if (revoked) return "revoked";
+  if (!isOpen) return "closed";
   return new Date(expires).getTime() <= now ? "expired" : "active";
 }
 

@@ -4,7 +4,7 @@ import { control } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
 import { plain } from "../core/format.js";
 import { useResource } from "../core/resource.js";
-import { linkState, localInput, snoozeTimes } from "./inbox.js";
+import { isAnswerable, linkState, localInput, snoozeTimes } from "./inbox.js";
 import { Ago, Button, Copy, Dialog, ErrorBox, Field, Loading, Pill, Select, TextField } from "./index.js";
 import { FormDialog, useForm } from "./form_dialog.js";
 
@@ -80,14 +80,14 @@ export function LinkDialog({ question, onClose }) {
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Loading} />`}
     ${links.length > 0 && html`<ul class="plain-list inbox-links" aria-label="Links of this question">
-      ${links.map((/** @type {any} */ link) => html`<${LinkRow} key=${link.id} link=${link} onDone=${reload} />`)}
+      ${links.map((/** @type {any} */ link) => html`<${LinkRow} key=${link.id} link=${link} isOpen=${isAnswerable(question)} onDone=${reload} />`)}
     </ul>`}
   <//>`;
 }
 
-/** @param {{link: any, onDone: () => void}} props */
-function LinkRow({ link, onDone }) {
-  const state = linkState(link);
+/** @param {{link: any, isOpen: boolean, onDone: () => void}} props */
+function LinkRow({ link, isOpen, onDone }) {
+  const state = linkState(link, isOpen);
   const revoke = async () => {
     await control("DELETE", `/v2/inbox/links/${encodeURIComponent(link.id)}`);
     onDone();
@@ -95,7 +95,7 @@ function LinkRow({ link, onDone }) {
   return html`<li>
     <${Pill} status=${state} /> <b>${plain(link.label || "No label")}</b>
     <span class="quiet"> created <${Ago} at=${link.created_at} />${link.created_by ? ` by ${plain(link.created_by)}` : ""},
-      ${state === "used" ? html` used <${Ago} at=${link.used_at} />` : state === "revoked" ? html` revoked <${Ago} at=${link.revoked_at} />` : html` ${state === "expired" ? "expired" : "expires"} <${Ago} at=${link.expires_at} />`}</span>
+      ${state === "used" ? html` used <${Ago} at=${link.used_at} />` : state === "revoked" ? html` revoked <${Ago} at=${link.revoked_at} />` : state === "closed" ? " its question is closed" : html` ${state === "expired" ? "expired" : "expires"} <${Ago} at=${link.expires_at} />`}</span>
     ${state === "active" && html` <${Button} kind="plain" onClick=${revoke} label=${`Revoke ${link.label || link.id}`}>Revoke<//>`}
   </li>`;
 }

@@ -151,9 +151,10 @@ const withoutMarks = (markdown) => markdown.replace(/\*\*|__|`+|^\s*(?:#{1,6}|>)
 
 /**
  * A question on one line, for lists.
- * @param {{kind?: string, value: any, response_schema?: any}} question
+ * @param {{kind?: string, value: any, is_value_left_out?: boolean, response_schema?: any}} question
  */
-export function wordsOf({ kind, value, response_schema }, limit = 200) {
+export function wordsOf({ kind, value, is_value_left_out: isLeftOut, response_schema }, limit = 200) {
+  if (isLeftOut) return "A large question: open it to read it";
   if (kind === "breakpoint") return `Continue with ${text(Array.isArray(value) && value.length ? value.join(", ") : "the next node", limit)}?`;
   const request = requestOf({ id: "", value, response_schema });
   if (request) {
