@@ -55,7 +55,7 @@ ELSEWHERE = (
     "\n\nTo deploy it to a running service, keep a key of the service once with `runyard login`. In the folder of"
     "\n`runyard up`, `runyard keys create --role deploy` prints one. Then:"
 )
-GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
+GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\nnode_modules/\n"
 
 
 @dataclass(frozen=True)

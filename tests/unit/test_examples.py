@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,13 @@ from langgraph.types import Command
 from langgraph_sdk import Auth
 from starlette.testclient import TestClient
 
+from tests.support import javascript
+from tests.support.node_hosts import node_host
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools")
+PYTHON = ("approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools")
+JAVASCRIPT = ("typescript",)
+NAMES = (*PYTHON, *JAVASCRIPT)
 WITH_MODEL = ("digest", "retrieval", "supervisor", "tools")  # share one model.py, each with a copy
 
 
@@ -77,23 +83,28 @@ def test_every_example_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_an_ordinary_project_without_imports_of_the_platform(name: str) -> None:
+def test_an_example_is_described_and_says_how_to_use_it(name: str) -> None:
     project = described(name)
 
-    assert set(project) <= {"dependencies", "graphs", "env", "python_version", "auth", "http", "store"}
-    assert project["dependencies"] == ["."]
     assert list(project["graphs"]) == [name]
     path, _, attribute = project["graphs"][name]["path"].partition(":")
     assert (EXAMPLES / name / path).is_file()
     assert attribute
     assert project["graphs"][name]["description"]
-    brought = [EXAMPLES / name / file for file in ("requirements.txt", "pyproject.toml")]
-    assert [path for path in brought if path.is_file()], "an example says what it needs"
     readme = (EXAMPLES / name / "README.md").read_text()
     for command in ("dev", "deploy"):
         assert f"runyard {command} examples/{name}" in readme
     assert "ryd_…" not in readme or "runyard keys create" in readme, "a key has a source"
 
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_python_example_is_an_ordinary_project_without_imports_of_the_platform(name: str) -> None:
+    project = described(name)
+
+    assert set(project) <= {"dependencies", "graphs", "env", "python_version", "auth", "http", "store"}
+    assert project["dependencies"] == ["."]
+    brought = [EXAMPLES / name / file for file in ("requirements.txt", "pyproject.toml")]
+    assert [path for path in brought if path.is_file()], "an example says what it needs"
     for path in (EXAMPLES / name).rglob("*.py"):
         imported = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
         assert not set(imported) & {"shared", "web", "workers", "cli"}, path
@@ -103,6 +114,24 @@ def test_an_example_is_an_ordinary_project_without_imports_of_the_platform(name:
     assert loaded.get_input_jsonschema()["properties"]
     assert loaded.get_output_jsonschema()["properties"]
     assert loaded.get_graph(xray=True).nodes
+
+
+@pytest.mark.parametrize("name", JAVASCRIPT)
+def test_a_javascript_example_brings_its_packages_and_has_schemas(name: str, tmp_path: Path) -> None:
+    project = described(name)
+    assert set(project) <= {"graphs", "env", "node_version", "auth", "http", "store"}
+    files = {path.name for path in (EXAMPLES / name).iterdir()}
+    assert {"package.json", "package-lock.json"} <= files
+    assert not files & {"requirements.txt", "pyproject.toml", "uv.lock"}
+
+    folder = shutil.copytree(javascript.installed(EXAMPLES / name), tmp_path / name, symlinks=True)
+    with node_host(folder, project["graphs"], inspect=True) as host:
+        assert "error" not in host.ready, host.ready
+        inspected = host.ready["graphs"][name]
+
+    assert inspected["schemas"]["input_schema"]["properties"]
+    assert inspected["schemas"]["output_schema"]["properties"]
+    assert inspected["drawings"]["all"]["nodes"]
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)

@@ -437,6 +437,16 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     assert "runyard run my-agent " in readme
 
 
+def test_a_new_javascript_project_has_its_lock_file_and_no_file_of_python(tmp_path: Path) -> None:
+    invoke("new", str(tmp_path / "app"), "--template", "typescript")
+
+    names = {str(name) for name, _ in Project.read(tmp_path / "app").files()}
+    assert names == {
+        ".gitignore", "README.md", "langgraph.json", "package-lock.json", "package.json", "src/agent.ts",
+    }  # fmt: skip
+    assert "node_modules/" in (tmp_path / "app" / ".gitignore").read_text()
+
+
 def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,7 +462,7 @@ def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
         (["full/file"], "is not empty", 1),
         (
             ["new", "--template", "none"],
-            "approval, chat, digest, members, react, research, retrieval, supervisor, tools",
+            "approval, chat, digest, members, react, research, retrieval, supervisor, tools, typescript",
             2,
         ),
         ([], "Name the directory", 2),
@@ -473,4 +483,5 @@ def test_the_templates_are_listed() -> None:
     listed = invoke("new", "--list").stdout
     assert [line.split()[0] for line in listed.splitlines()] == [
         "approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools",
+        "typescript",
     ]  # fmt: skip
