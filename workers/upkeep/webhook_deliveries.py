@@ -154,8 +154,8 @@ VERBS = {
 def question_content(delivery: Delivery, service_url: str) -> bytes:
     """Return the body of a delivery about a question.
 
-    Incoming webhooks of chats show `text`. It is one line, mentions nobody, and hides no address behind another text,
-    whatever a user wrote into the title.
+    Incoming webhooks of chats show `text`. It is one line. A title that a user wrote cannot mention anybody or hide an
+    address behind another text.
     """
     question = delivery.values
     path = "/".join(

@@ -44,7 +44,7 @@ PYTHON_ONLY = ("source", "pip_config_file")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeProject:
-    """What is needed to install a JavaScript project. Paths are relative to the root of the archive."""
+    """The package root, manager and lock of a JavaScript project. Paths are relative to the root of the archive."""
 
     major: int  # of Node
     root: PurePosixPath  # where the packages are installed
