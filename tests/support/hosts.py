@@ -317,6 +317,19 @@ class Checkpointed:
 
 
 @contextmanager
+def connected(process: subprocess.Popen[bytes] | ForkedHost, ours: socket.socket) -> Iterator[HostProcess]:
+    """Wait until a host is ready, and end it afterwards."""
+    try:
+        host = HostProcess(process, ours)
+        host.read_until(lambda: bool(host.ready))
+        yield host
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()
+
+
+@contextmanager
 def graph_host(
     directory: Path,
     graphs: Mapping[str, Any],
@@ -349,11 +362,5 @@ def graph_host(
             )
         else:
             process = host_forks.fork(PACKAGE, theirs, arguments, directory, environment)
-    try:
-        host = HostProcess(process, ours)
-        host.read_until(lambda: bool(host.ready))
+    with connected(process, ours) as host:
         yield host
-    finally:
-        ours.close()
-        process.kill()
-        process.wait()

@@ -14,7 +14,7 @@ from typing import Any
 
 import workers
 from tests.support import javascript
-from tests.support.hosts import ANSWER_SECONDS, HostProcess
+from tests.support.hosts import ANSWER_SECONDS, HostProcess, connected
 
 MAIN = Path(workers.__file__).parent / "node_host" / "main.mjs"
 PROJECT = Path(__file__).parents[1] / "projects" / "javascript"
@@ -60,11 +60,5 @@ def node_host(
         process = subprocess.Popen(
             command, cwd=directory, env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
         )
-    try:
-        host = HostProcess(process, ours)
-        host.read_until(lambda: bool(host.ready))
+    with connected(process, ours) as host:
         yield host
-    finally:
-        ours.close()
-        process.kill()
-        process.wait()

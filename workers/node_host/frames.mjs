@@ -13,7 +13,7 @@ const HEADER_BYTES = 21;
 const COUNT_BYTES = 4;
 
 export const NOBODY = "0".repeat(32);
-export const MAX_BODY_BYTES = 64 * 1024 * 1024;
+const MAX_BODY_BYTES = 64 * 1024 * 1024;
 
 export const [RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART] = range(1, 10);
 export const [
@@ -30,7 +30,7 @@ function range(first, count) {
 }
 
 /** The peer sent something that is not a frame. */
-export class BadFrame extends Error {
+class BadFrame extends Error {
   name = "BadFrame";
 }
 

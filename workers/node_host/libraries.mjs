@@ -20,7 +20,7 @@ import { pathToFileURL } from "node:url";
 
 const { parse } = JSON;
 
-export const LANGGRAPH = "@langchain/langgraph";
+const LANGGRAPH = "@langchain/langgraph";
 const CORE = "@langchain/core";
 const CHECKPOINT = "@langchain/langgraph-checkpoint";
 const DEPENDENTS = ["langchain", "deepagents"];
@@ -37,7 +37,7 @@ export class LibraryFailed extends Error {
  * @param {string} name
  * @param {string} folder
  */
-export function packageFolder(name, folder) {
+function packageFolder(name, folder) {
   for (let at = folder; ; at = path.dirname(at)) {
     const found = path.join(at, "node_modules", name);
     if (existsSync(path.join(found, "package.json"))) {

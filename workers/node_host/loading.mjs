@@ -24,7 +24,7 @@ export class LoadFailed extends Error {
 }
 
 /** A graph function returned an object that is not a graph. */
-export class NotAGraph extends Error {
+class NotAGraph extends Error {
   name = "NotAGraph";
 }
 
@@ -138,7 +138,7 @@ export async function loadObject(key, location) {
 }
 
 /** Whether a value is a compiled graph, a builder, or an agent around a graph. */
-export function isGraph(value) {
+function isGraph(value) {
   return compiled(value, { compiles: false }) !== null;
 }
 

@@ -253,6 +253,6 @@ function openInterrupts(snapshot, run, ns = []) {
   });
 }
 
-export function interruptRecord(interrupt) {
+function interruptRecord(interrupt) {
   return { id: interrupt.id ?? null, value: interrupt.value ?? null };
 }

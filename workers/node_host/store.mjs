@@ -17,7 +17,7 @@ const MAX_TEXTS = 1_000; // of one batch
 const WHOLE = ["$"]; // the path of the whole value
 
 /** The store refuses an operation, or cannot be reached. */
-export class StoreFailed extends Error {
+class StoreFailed extends Error {
   name = "StoreFailed";
 }
 
@@ -143,7 +143,7 @@ function itemOf({ namespace, key, value, created_at: created, updated_at: update
  *
  * A put also gets `indexed_by`, the digest of the index configuration. Items with another digest are indexed again.
  */
-export class SemanticIndex {
+class SemanticIndex {
   #embed;
   #dims;
   #fields;
@@ -201,7 +201,7 @@ export class SemanticIndex {
 }
 
 /** Return the texts of a value at a path such as `a.b[0].c` or `items[*].text`, as LangGraph for Python finds them. */
-export function textsAt(value, path) {
+function textsAt(value, path) {
   if (!path || path === "$") {
     return [dumps(value)];
   }
@@ -230,7 +230,7 @@ function found(value, tokens) {
 }
 
 /** Return the digest of an index configuration, as Python's `json.dumps` with sorted keys gives it. */
-export function digest(config) {
+function digest(config) {
   return createHash("sha256").update(pythonJson(config)).digest("hex").slice(0, 16);
 }
 

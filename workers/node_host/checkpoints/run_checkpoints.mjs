@@ -5,7 +5,7 @@ import { MemoryStorage, compareWrites } from "./storage.mjs";
 
 const { byteLength } = Buffer;
 
-export const PAGE = 50;
+const PAGE = 50;
 /** Entries of a config that address a checkpoint. */
 export const CHECKPOINT_KEYS = ["checkpoint_id", "checkpoint_ns", "checkpoint_map"];
 /** Entries of `configurable` with the user's record. Checkpoints do not store them. */

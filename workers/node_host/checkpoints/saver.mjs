@@ -23,7 +23,7 @@ const INLINE_BYTES = 512;
 const INDEXES = { __error__: -1, __scheduled__: -2, __interrupt__: -3, __resume__: -4 };
 
 /** A checkpoint exceeds the limit. */
-export class CheckpointTooLarge extends Error {
+class CheckpointTooLarge extends Error {
   name = "CheckpointTooLarge";
 }
 

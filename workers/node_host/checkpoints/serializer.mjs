@@ -39,12 +39,12 @@ const ARRAYS = new Map(
 );
 
 /** A checkpoint contains data that must not be restored. */
-export class CheckpointRefused extends Error {
+class CheckpointRefused extends Error {
   name = "CheckpointRefused";
 }
 
 /** A state contains a value that cannot be stored. */
-export class NotStorable extends Error {
+class NotStorable extends Error {
   name = "NotStorable";
 }
 

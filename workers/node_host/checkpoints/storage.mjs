@@ -13,7 +13,7 @@ const { compare, from } = Buffer;
 const RECORD = ["thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "metadata"];
 
 /** The runner refused a question, or the run is over. */
-export class StorageFailed extends Error {
+class StorageFailed extends Error {
   name = "StorageFailed";
 }
 
@@ -27,7 +27,7 @@ export function headOf(parts) {
 }
 
 /** Compare texts by code points, as Python and PostgreSQL do. */
-export function compareTexts(one, other) {
+function compareTexts(one, other) {
   return one === other ? 0 : compare(from(one), from(other));
 }
 

@@ -19,7 +19,7 @@ const WITHOUT_BODY = new Set(["GET", "HEAD"]);
 const METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
 
 /** The project's app, and its requests in progress. */
-export class App {
+class App {
   #app;
   #exchanges;
   #limiter;

@@ -40,7 +40,7 @@ class WrongAnswer extends Error {
 }
 
 /** A project's authorization. */
-export class ProjectAuth {
+class ProjectAuth {
   #authenticate;
   #handlers;
   #limiter;

@@ -16,7 +16,7 @@ const PART_BYTES = 64 * 1024; // of a body
 const COSTLY = new Set([frames.BODY, frames.TEXT, frames.BYTES]);
 
 /** One request. A received part of a kind in `last` ends it. */
-export class Exchange {
+class Exchange {
   isClosed = false; // no part is received or sent any more
   onClose = () => {};
   #connection;
