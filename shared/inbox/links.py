@@ -62,7 +62,7 @@ QUESTION = Record(
     {
         "value": RecordField(ANYTHING),
         "version": RecordField(
-            {"description": "Another one when the graph has asked the question with another value", **TEXT}
+            {"description": "Changes when the graph asks the question again with another value", **TEXT}
         ),
         "kind": RecordField(one_of(records.INTERRUPT, records.BREAKPOINT)),
         "thread_title": RecordField(TEXT, reads=("title",)),
@@ -146,8 +146,8 @@ def _hides_questions(deployment: DeploymentRef) -> bool:
 def answer(token: str, answer: Any, settings: Settings, *, version: str | None, address: str) -> Row:
     """Answer the question of a link. Returns the link's row as it was before.
 
-    A node that runs again may ask the same question with another value. An answer with the `version` that the person has
-    read counts for no other one. Raises Conflict.
+    A node that runs again may ask the same question with another value. Raises Conflict if `version` is that of an
+    earlier value.
 
     At a deployment with its own authorization, the handlers decide about the Studio user, as for an answer by a tool of
     the platform. Raises NotFound, Gone, Invalid for a value at a breakpoint, Forbidden if a handler refuses, and what
