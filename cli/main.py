@@ -15,7 +15,7 @@ from cli.commands import new_app
 from cli.deployments import deploy, deployments, env, logs, project, revisions, traffic
 from cli.doctor import screen
 from cli.machine import dev, serve
-from cli.operating import encryption, keys, login, top, usage, workers
+from cli.operating import audit, encryption, keys, login, top, usage, workers
 from cli.runs import inbox, run, runs, threads
 from shared import __version__
 
@@ -75,6 +75,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "health": serve.health_command,
         "top": top.top,
         "usage": usage.usage,
+        "audit": audit.audit,
         "backup": backup.backup,
         "restore": backup.restore,
         "keys": keys.keys_app,

@@ -309,7 +309,7 @@ class Settings(SignInSettings):
     log_retention_days: float = setting(
         "RUNYARD_LOG_RETENTION_DAYS",
         14.0,
-        "older lines of deployment logs are removed; a build log is kept as long as its revision",
+        "older lines of deployment logs and entries of the audit log are removed; a build log is kept as long as its revision",
     )
     max_log_lines: int = setting(
         "RUNYARD_MAX_LOG_LINES",

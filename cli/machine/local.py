@@ -13,11 +13,15 @@ from sqlalchemy import text
 
 from cli.errors import CommandFailed
 from cli.machine import embedded
+from shared import audit
 from shared.access import api_keys
+from shared.audit import Action, Actor
 from shared.errors import RunyardError
 from shared.infra import encryption, key_rotation, postgres
 from shared.infra.postgres import connection
 from shared.settings import Settings
+
+AT_MACHINE = Actor("local", "command line at the machine of the service")
 
 
 @contextmanager
@@ -42,7 +46,10 @@ def create_key(
             raise CommandFailed(
                 f"There is no organization {organization!r}. `runyard orgs create` makes one."
             )
-        return api_keys.create(conn, organization_id, name=name, role=role, lifetime=lifetime)
+        key = api_keys.create(conn, organization_id, name=name, role=role, lifetime=lifetime)
+        of_key = api_keys.id_of(key)
+        audit.add(conn, organization_id, Action.KEY_CREATED, name, by=AT_MACHINE, of_key=of_key, role=role)
+        return key
 
 
 def rotate(

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from shared import changes
+from shared import audit
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
 from shared.errors import NotFound, TooMany, Unavailable
@@ -120,7 +120,7 @@ def _unknown() -> NotFound:
     )
 
 
-def poll(conn: Connection, device_code: str, *, key_days: int) -> Poll:
+def poll(conn: Connection, device_code: str, *, key_days: int, address: str) -> Poll:
     """Return the state of a request. Creates the API key of an approved request, and ends it.
 
     A poll that comes too early lengthens the interval.
@@ -151,12 +151,12 @@ def poll(conn: Connection, device_code: str, *, key_days: int) -> Poll:
         lifetime=timedelta(days=key_days),
         created_by=row["name"],
     )
-    changes.add(
+    audit.add(
         conn,
         row["organization_id"],
-        changes.ChangeKind.KEY_CREATED,
+        audit.Action.KEY_CREATED,
         name,
-        by={"key_id": row["account_id"], "name": row["name"]},
+        by=audit.Actor(row["account_id"], row["name"], address),
         of_key=api_keys.id_of(key),
         role=row["role"],
     )

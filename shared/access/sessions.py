@@ -23,6 +23,7 @@ from typing import Any
 from cachetools import TTLCache
 from sqlalchemy import Connection
 
+from shared import audit
 from shared.access import organizations
 from shared.access.api_keys import (
     ACCOUNT_PREFIX,
@@ -36,6 +37,7 @@ from shared.access.api_keys import (
     ROLES,
     Caller,
 )
+from shared.audit import Action, Actor
 from shared.errors import Forbidden, Unauthenticated
 from shared.infra import encryption
 from shared.infra.postgres import Row, connection
@@ -82,7 +84,7 @@ def forget() -> None:
     _sessions.clear()
 
 
-def start(conn: Connection, identity: Identity, settings: Settings) -> str:
+def start(conn: Connection, identity: Identity, settings: Settings, *, address: str) -> str:
     """Insert a session for a person and return its token. Raises Forbidden without a role or an organization."""
     role = role_of(identity.claims, settings)
     if role is None:
@@ -102,6 +104,8 @@ def start(conn: Connection, identity: Identity, settings: Settings) -> str:
         id_token=encryption.encrypt(identity.id_token),
         seconds=settings.session_seconds,
     )
+    actor = Actor(account_id, identity.name, address)
+    audit.add(conn, owner.id, Action.USER_SIGNED_IN, identity.name, by=actor, role=role)
     return token
 
 

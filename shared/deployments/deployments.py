@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, text, update
 from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
+from shared.audit import Actor
 from shared.deployments import limits, next_revision, records, revisions, shares, sources, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.next_revision import REPOSITORY, Change
@@ -137,7 +138,7 @@ def create(
     pool: str = "default",
     limit_changes: Mapping[str, Any] | None = None,
     inbox: Mapping[str, Any] | None = None,
-    by: Mapping[str, str] | None = None,
+    by: Actor | None = None,
 ) -> UUID:
     """Insert a deployment with its first revision, which stays in CREATING until its source arrives.
 
@@ -218,7 +219,7 @@ def change(
     deployment_id: UUID,
     change: Change,
     *,
-    by: Mapping[str, str] | None = None,
+    by: Actor | None = None,
 ) -> tuple[UUID | None, list[Transition]]:
     """Apply a PATCH. Returns the revision that it created or filled, if any, and the transitions to announce."""
     deployment = lock(conn, organization_id, deployment_id)
@@ -234,7 +235,7 @@ def add_revision(
     deployment_id: UUID,
     change: Change,
     *,
-    by: Mapping[str, str] | None = None,
+    by: Actor | None = None,
     preview: str | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """Create a revision even if nothing differs. A preview's revision leaves the deployment's settings unchanged."""
@@ -274,7 +275,7 @@ def redeploy(
     deployment_id: UUID,
     revision_id: UUID,
     *,
-    by: Mapping[str, str] | None = None,
+    by: Actor | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """Create a revision with the source, secrets and build artifact of another one. Raises NotFound, Invalid."""
     lock(conn, organization_id, deployment_id)

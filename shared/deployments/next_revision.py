@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared import audit
+from shared.audit import Action, Actor
 from shared.deployments import revisions
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.records import COMMIT_MESSAGE
@@ -56,7 +59,7 @@ def make(
     conn: Connection,
     deployment: Row,
     change: Change,
-    by: Mapping[str, str] | None,
+    by: Actor | None,
     preview: str | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """Apply the change to the latest revision: create a new revision, or fill the placeholder.
@@ -142,23 +145,36 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     return str(row.digest)
 
 
-def record_changes(
-    conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | None, **more: Any
-) -> None:
-    """Record who requested a revision, and which variables it sets and unsets.
+def record_changes(conn: Connection, revision_id: UUID, by: Actor | None, **more: Any) -> None:
+    """Record who requested a revision, and which variables it sets and unsets, in the revision and in the audit log.
 
-    Call it once all its variables are stored.
+    Call it once all its variables are stored. The audit log has no entry of a revision that still waits for its source.
     """
     before = _BEFORE.row(conn, id=revision_id)
     changed = _between(
         {} if before is None else _variables(conn, before["id"]), _variables(conn, revision_id)
     )
-    _RECORD_CHANGES.count(
+    row = _RECORD_CHANGES.row(
         conn,
         id=revision_id,
         changes=dumps({**changed, **more}),
-        created_by=None if created_by is None else dumps(created_by),
+        created_by=None if by is None else dumps(by.identity),
     )
+    assert row is not None
+    entry = partial(
+        audit.add,
+        conn,
+        row["organization_id"],
+        subject=row["name"],
+        by=by,
+        deployment_id=row["deployment_id"],
+        revision_number=row["number"],
+        preview=row["preview"],
+    )
+    if row["has_source"]:
+        entry(Action.REVISION_CREATED, redeployed_number=more.get("redeployed_number"))
+    if any(changed.values()):
+        entry(Action.SECRETS_CHANGED, **changed)
 
 
 def record_commit_message(conn: Connection, revision_id: UUID, message: str) -> None:

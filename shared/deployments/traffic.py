@@ -17,6 +17,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared.audit import Actor
 from shared.deployments import deployments, revisions
 from shared.deployments.next_revision import Change
 from shared.deployments.records import PREVIEW
@@ -129,7 +130,7 @@ def add_preview(
     name: str,
     change: Change,
     *,
-    by: dict[str, str] | None = None,
+    by: Actor | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """Create a revision for a preview. The preview shows its previous revision until this one is DEPLOYED.
 

@@ -22,7 +22,7 @@ from shared.models.figures import BUILD_FIGURE, DAILY_USAGE, ENDED_RUN, FIGURE, 
 from shared.models.organizations import (
     ACCOUNT,
     API_KEY,
-    CHANGE,
+    AUDIT_ENTRY,
     DEVICE_LOGIN,
     IDEMPOTENT_ANSWER,
     OAUTH_GRANT,

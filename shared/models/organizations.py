@@ -1,4 +1,4 @@
-"""Organizations: API keys, people who sign in, changes, stored responses of requests, OAuth providers and tokens."""
+"""Organizations: API keys, people who sign in, the audit log, stored responses of requests, OAuth providers and tokens."""
 
 from __future__ import annotations
 
@@ -56,20 +56,21 @@ API_KEY = Table(
 )
 
 
-# A change that a user of the organization made (shared/changes.py). `deployment_id` has no foreign key, because the record
-# of a deletion outlives the deployment. `subject` is the name of the deployment or key at that time.
-CHANGE = Table(
-    "change",
+# Something that a user of the organization did (shared/audit.py). `deployment_id` has no foreign key, because the entry of
+# a deletion outlives the deployment. `subject` is the name of the deployment or key at that time.
+AUDIT_ENTRY = Table(
+    "audit_entry",
     METADATA,
     column("id", BigInteger, Identity(), primary_key=True),
     column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
     column("at", TIME, server_default=NOW),
-    column("kind", Text),
+    column("action", Text),
     column("deployment_id", Uuid, nullable=True),
     column("subject", Text),
-    column("changed_by", JSONB(none_as_null=True), nullable=True),  # id and name of the key
+    column("actor", JSONB(none_as_null=True), nullable=True),  # id and name of the key
+    column("address", Text, nullable=True),
     column("detail", JSONB, server_default=EMPTY),
-    Index("ix_change_organization_id_id", "organization_id", "id"),
+    Index("ix_audit_entry_organization_id_id", "organization_id", "id"),
 )
 
 

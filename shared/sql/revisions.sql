@@ -87,7 +87,10 @@ WHERE r.id = :id ORDER BY o.number DESC LIMIT 1
 -- name: record_changes
 UPDATE revision SET changes = CAST(CAST(coalesce(changes, '{}') AS jsonb) || CAST(:changes AS jsonb) AS json),
     created_by = coalesce(CAST(:created_by AS json), created_by)
-WHERE id = :id
+FROM deployment d
+WHERE revision.id = :id AND d.id = revision.deployment_id
+RETURNING d.organization_id, d.name, d.id AS deployment_id, revision.number, revision.preview,
+    revision.archive_digest IS NOT NULL OR revision.source = 'github' AS has_source
 
 -- name: host_limits
 SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL AS is_deleted,

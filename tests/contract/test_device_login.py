@@ -77,10 +77,11 @@ def test_a_person_confirms_a_code_and_the_command_line_gets_a_key_once(
         "Ann Example <ann@example.com>",
         30,
     )
-    (change,) = ann.call("GET", "/v2/changes").json["resources"]  # type: ignore[index]
-    assert (change["kind"], change["subject"]) == ("key.created", "runyard login on ann-laptop")
-    assert change["changed_by"]["name"] == "Ann Example <ann@example.com>"
-    assert change["detail"] == {"of_key": found["key"]["id"], "role": "admin"}
+    created, signed_in = ann.call("GET", "/v2/audit").json["resources"]  # type: ignore[index]
+    assert (created["action"], created["subject"]) == ("key.created", "runyard login on ann-laptop")
+    assert (created["actor"]["name"], created["address"]) == ("Ann Example <ann@example.com>", "127.0.0.1")
+    assert created["detail"] == {"of_key": found["key"]["id"], "role": "admin"}
+    assert (signed_in["action"], signed_in["actor"]) == ("user.signed_in", created["actor"])
     again = command_line.poll()
     assert (again["status"], again["key"]) == ("expired", None)
 

@@ -112,7 +112,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/v2/metrics/series"): Call("read"),
     ("GET", "/v2/metrics/overview"): Call("read"),
     ("GET", "/v2/metrics/failures"): Call("read"),
-    ("GET", "/v2/changes"): Call("read"),
+    ("GET", "/v2/audit"): Call("read"),
     ("POST", "/v2/workers/<worker_id>/drain"): Call("operator", foreign=403),
     ("POST", "/v2/workers/<worker_id>/resume"): Call("operator", foreign=403),
     ("GET", "/v2/usage"): Call("read"),

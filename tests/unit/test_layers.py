@@ -60,7 +60,7 @@ FLOORS = {
         {"errors", "setting_values", "settings", "sign_in_settings"},
         {"models", "infra", "records"},
         {"sql"},
-        {"eventlog", "threads", "store", "store_vectors", "fleet", "changes"},
+        {"eventlog", "threads", "store", "store_vectors", "fleet", "audit"},
         {"deployments", "oauth", "figures", "hosts"},
         {"user_code"},
         {"assistants", "agents"},

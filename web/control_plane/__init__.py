@@ -5,8 +5,8 @@ from __future__ import annotations
 from flask import Blueprint
 
 from web.control_plane import (
+    audit,
     authentication,
-    changes,
     deployments,
     figures,
     inbox,
@@ -36,8 +36,8 @@ for resource in (
     sign_in.bp,
     workers.bp,
     figures.bp,
+    audit.bp,
     inbox.bp,
     inbox_links.bp,
-    changes.bp,
 ):
     bp.register_blueprint(resource)

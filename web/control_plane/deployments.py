@@ -10,7 +10,7 @@ from uuid import UUID
 from flask import Response, jsonify
 from sqlalchemy import Connection
 
-from shared.changes import ChangeKind
+from shared.audit import Action
 from shared.deployments import deployments, revision_events, shares, traffic
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
@@ -22,7 +22,7 @@ from shared.models import DeploymentStatus
 from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
 from shared.runs import signals, webhooks
-from web.control_plane.changes import caller_key, record_change
+from web.control_plane.audit import actor, record_action
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     MAX_SECRETS,
@@ -166,11 +166,11 @@ def create_deployment(body: dict[str, Any]) -> Response:
             pool=body.get("pool") or "default",
             limit_changes=body.get("limits"),
             inbox=body.get("inbox"),
-            by=caller_key(conn),
+            by=actor(conn),
         )
         transitions = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
-        record_change(conn, ChangeKind.DEPLOYMENT_CREATED, row["name"], deployment_id=deployment_id)
+        record_action(conn, Action.DEPLOYMENT_CREATED, row["name"], deployment_id=deployment_id)
         answer = keep(jsonify(deployment_record(row)), 201)
     revision_events.announce(transitions)
     return answer
@@ -280,7 +280,7 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
         if body.get("traffic") is not None:
             traffic.split(conn, caller().organization_id, deployment_id, new_split)
         _, transitions = deployments.change(
-            conn, caller().organization_id, deployment_id, change, by=caller_key(conn)
+            conn, caller().organization_id, deployment_id, change, by=actor(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         _record_changes(conn, row, body)
@@ -295,17 +295,17 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
 def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None:
     """Record a new split of the traffic, and the changed settings. The end of a revision is recorded when it is built."""
     if body.get("traffic") is not None:
-        record_change(
+        record_action(
             conn,
-            ChangeKind.TRAFFIC_SPLIT,
+            Action.TRAFFIC_SPLIT,
             row["name"],
             deployment_id=row["id"],
             traffic=DEPLOYMENT.show(row)["traffic"],
         )
     settings_changed = sorted(name for name in SETTINGS if name in body)
     if settings_changed:
-        record_change(
-            conn, ChangeKind.DEPLOYMENT_CHANGED, row["name"], deployment_id=row["id"], fields=settings_changed
+        record_action(
+            conn, Action.DEPLOYMENT_CHANGED, row["name"], deployment_id=row["id"], fields=settings_changed
         )
 
 
@@ -347,7 +347,7 @@ def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
         name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
         transitions = deletion.delete(conn, caller().organization_id, deployment_id)
-        record_change(conn, ChangeKind.DEPLOYMENT_DELETED, name, deployment_id=deployment_id)
+        record_action(conn, Action.DEPLOYMENT_DELETED, name, deployment_id=deployment_id)
     forget(deployment_id)
     revision_events.announce(transitions)
     _cancel_runs(deployment_id)

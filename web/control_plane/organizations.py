@@ -11,12 +11,12 @@ from flask import Response, jsonify
 from shared import __version__
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
-from shared.changes import ChangeKind
+from shared.audit import Action
 from shared.deployments import revision_events
 from shared.errors import Invalid
 from shared.infra.postgres import connection, database_time
 from shared.records import BOOLEAN, ID, TEXT, one_of, or_null, record
-from web.control_plane.changes import record_change
+from web.control_plane.audit import record_action
 from web.control_plane.sources import MAX_TOKENS
 from web.gate.context import caller, credentials, settings
 from web.gate.idempotency import once
@@ -101,7 +101,9 @@ def create_organization(body: dict[str, Any]) -> Response:
     """Create an organization. Only for operators. POST /v2/keys with its name in X-Tenant-Id creates its first key."""
     with connection() as conn:
         keep = once(conn)
-        return keep(jsonify(dict(organizations.create(conn, body["name"]))), 201)
+        row = organizations.create(conn, body["name"])
+        record_action(conn, Action.ORGANIZATION_CREATED, row["name"])
+        return keep(jsonify(dict(row)), 201)
 
 
 @bp.operation(
@@ -129,7 +131,10 @@ def get_organization(organization_id: UUID) -> Response:
 def rename_organization(organization_id: UUID, body: dict[str, Any]) -> Response:
     """Rename an organization. Only for operators."""
     with connection() as conn:
-        return jsonify(dict(organizations.rename(conn, organization_id, body["name"])))
+        before = organizations.get(conn, organization_id)["name"]
+        row = organizations.rename(conn, organization_id, body["name"])
+        record_action(conn, Action.ORGANIZATION_RENAMED, row["name"], before=before)
+        return jsonify(dict(row))
 
 
 @bp.operation(
@@ -146,7 +151,9 @@ def delete_organization(organization_id: UUID) -> None:
     Its keys stop working and its deployments stop at once. The remaining data is removed soon after.
     """
     with connection() as conn:
+        name = organizations.get(conn, organization_id)["name"]
         transitions = organizations.delete(conn, organization_id)
+        record_action(conn, Action.ORGANIZATION_DELETED, name)
     api_keys.forget()
     revision_events.announce(transitions)
 
@@ -196,7 +203,7 @@ def create_key(body: dict[str, Any]) -> Response:
             max_run_tokens=body.get("max_run_tokens"),
         )
         row = api_keys.get(conn, caller().organization_id, key_id)
-        record_change(conn, ChangeKind.KEY_CREATED, row["name"], of_key=key_id, role=row["role"])
+        record_action(conn, Action.KEY_CREATED, row["name"], of_key=key_id, role=row["role"])
         return keep(jsonify({**api_keys.RECORD.show(row), "key": key}), 201)
 
 
@@ -246,7 +253,7 @@ def change_key(key_id: str, body: dict[str, Any]) -> Response:
         body.pop("lifetime_days", None)
     with connection() as conn:
         row = api_keys.change(conn, caller(), key_id, body)
-        record_change(conn, ChangeKind.KEY_CHANGED, row["name"], of_key=key_id, fields=sorted(body))
+        record_action(conn, Action.KEY_CHANGED, row["name"], of_key=key_id, fields=sorted(body))
         return jsonify(api_keys.RECORD.show(row))
 
 
@@ -257,7 +264,7 @@ def revoke_key(key_id: str) -> None:
         row = api_keys.get(conn, caller().organization_id, key_id, lock=True)
         api_keys.revoke(conn, caller().organization_id, key_id)
         if row["revoked_at"] is None:
-            record_change(conn, ChangeKind.KEY_REVOKED, row["name"], of_key=key_id)
+            record_action(conn, Action.KEY_REVOKED, row["name"], of_key=key_id)
 
 
 ME = record(

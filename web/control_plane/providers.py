@@ -7,10 +7,12 @@ from urllib.parse import quote
 
 from flask import Response, jsonify
 
+from shared.audit import Action
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
 from shared.records import TEXT, record
+from web.control_plane.audit import record_action
 from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas import fields
@@ -103,6 +105,7 @@ def create_provider(body: dict[str, Any]) -> Response:
     with connection() as conn:
         keep = once(conn)
         row = providers.create(conn, caller().organization_id, body)
+        record_action(conn, Action.PROVIDER_CREATED, body["provider_id"])
         return keep(jsonify(providers.RECORD.show(row)))
 
 
@@ -125,6 +128,7 @@ def discover_provider(body: dict[str, Any]) -> Response:
     with connection() as conn:
         keep = once(conn)
         record = providers.RECORD.show(providers.create(conn, organization_id, {**body, **discovered}))
+        record_action(conn, Action.PROVIDER_CREATED, body["provider_id"])
         return keep(jsonify(record))
 
 
@@ -161,9 +165,10 @@ def get_provider(provider_id: str) -> Response:
 def change_provider(provider_id: str, body: dict[str, Any]) -> Response:
     """Change a provider. Fields that are null stay unchanged."""
     with connection() as conn:
-        return jsonify(
-            providers.RECORD.show(providers.change(conn, caller().organization_id, provider_id, body))
-        )
+        row = providers.change(conn, caller().organization_id, provider_id, body)
+        changed = sorted(name for name, value in body.items() if value is not None)
+        record_action(conn, Action.PROVIDER_CHANGED, provider_id, fields=changed)
+        return jsonify(providers.RECORD.show(row))
 
 
 @bp.operation(
@@ -177,4 +182,5 @@ def change_provider(provider_id: str, body: dict[str, Any]) -> Response:
 def delete_provider(provider_id: str) -> Response:
     with connection() as conn:
         providers.remove(conn, caller().organization_id, provider_id)
+        record_action(conn, Action.PROVIDER_DELETED, provider_id)
     return jsonify(message=f"OAuth provider {provider_id!r} deleted.")

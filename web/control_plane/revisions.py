@@ -11,7 +11,7 @@ from flask import Response, jsonify, request
 from redis.exceptions import RedisError
 from sqlalchemy import Connection
 
-from shared.changes import ChangeKind
+from shared.audit import Action
 from shared.deployments import deployments, revision_events, revisions, traffic
 from shared.deployments.records import DEPLOYMENT, REVISION
 from shared.eventlog import events, follow
@@ -19,7 +19,7 @@ from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane.changes import caller_key, record_change
+from web.control_plane.audit import actor, record_action
 from web.control_plane.deployments import change_of, deployment_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
 from web.gate.context import caller, settings
@@ -100,11 +100,11 @@ def create_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
         organization_id, preview = caller().organization_id, body.get("preview")
         if preview:
             revision_id, transitions = traffic.add_preview(
-                conn, organization_id, deployment_id, preview, change, by=caller_key(conn)
+                conn, organization_id, deployment_id, preview, change, by=actor(conn)
             )
         else:
             revision_id, transitions = deployments.add_revision(
-                conn, organization_id, deployment_id, change, by=caller_key(conn)
+                conn, organization_id, deployment_id, change, by=actor(conn)
             )
         row = revisions.get(conn, deployment_id, revision_id)
         response = keep(jsonify(REVISION.show(row)), 201)
@@ -158,7 +158,7 @@ def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
     with connection() as conn:
         keep = once(conn)
         _, transitions = deployments.redeploy(
-            conn, caller().organization_id, deployment_id, revision_id, by=caller_key(conn)
+            conn, caller().organization_id, deployment_id, revision_id, by=actor(conn)
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
         response = keep(jsonify(deployment_record(row)))
@@ -186,9 +186,9 @@ def interrupt_revision(deployment_id: UUID, revision_id: UUID) -> Response:
         row = revisions.get(conn, deployment_id, revision_id)
         if transitions:
             name = deployments.get(conn, caller().organization_id, deployment_id)["name"]
-            record_change(
+            record_action(
                 conn,
-                ChangeKind.REVISION_INTERRUPTED,
+                Action.REVISION_INTERRUPTED,
                 name,
                 deployment_id=deployment_id,
                 revision_number=row["number"],

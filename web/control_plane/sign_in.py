@@ -34,7 +34,7 @@ from shared.records import BOOLEAN, COUNT, TEXT, TEXT_OR_NULL, TIME, one_of, or_
 from shared.setting_values import ROLES
 from web.control_plane.authentication import CallbackQuery, page, sentence_of, uncached
 from web.gate import limits, session_cookie
-from web.gate.addresses import PATH_SAFE, client_network
+from web.gate.addresses import PATH_SAFE, client_address, client_network
 from web.gate.context import caller, credentials, settings
 from web.gate.session_cookie import SESSION, SIGN_IN
 from web.http.errors import status_of
@@ -215,7 +215,7 @@ def _complete() -> Response:
         nonce=attempt["nonce"],
     )
     with connection() as conn:
-        token = sessions.start(conn, identity, settings())
+        token = sessions.start(conn, identity, settings(), address=client_address(settings()))
     place = quote(attempt["next"], safe=f"{PATH_SAFE}?%-._")
     response = Response(status=303, headers={"Location": f"{_root()}/#{place}"})
     session_cookie.set_cookie(
@@ -367,7 +367,12 @@ def poll_device(body: dict[str, Any]) -> Response:
     address = client_network(settings())
     limits.count_address(address)
     with connection() as conn:
-        poll = device_logins.poll(conn, body["device_code"], key_days=settings().oidc_key_days)
+        poll = device_logins.poll(
+            conn,
+            body["device_code"],
+            key_days=settings().oidc_key_days,
+            address=client_address(settings()),
+        )
     if poll.status == device_logins.EXPIRED:
         limits.count_failure(address)
     return uncached(

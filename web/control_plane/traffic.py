@@ -8,13 +8,13 @@ from uuid import UUID
 from flask import Response, jsonify
 
 from shared import assistants
-from shared.changes import ChangeKind
+from shared.audit import Action
 from shared.deployments import deployments, revision_events, traffic
 from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
 from shared.infra.postgres import Row, connection
-from web.control_plane.changes import record_change
+from web.control_plane.audit import record_action
 from web.control_plane.deployments import deployment_record
 from web.gate.addresses import deployment_address
 from web.gate.context import base_url, caller, settings
@@ -58,9 +58,9 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
         traffic.promote(conn, caller().organization_id, deployment_id, revision_id)
         assistants.reconfigure_defaults(conn, deployment_id, revision_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
-        record_change(
+        record_action(
             conn,
-            ChangeKind.TRAFFIC_PROMOTED,
+            Action.TRAFFIC_PROMOTED,
             row["name"],
             deployment_id=deployment_id,
             revision_number=row["active_revision_number"],
@@ -82,7 +82,7 @@ def abort_split(deployment_id: UUID) -> Response:
         was_split = traffic.abort(conn, caller().organization_id, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
         if was_split:
-            record_change(conn, ChangeKind.TRAFFIC_ABORTED, row["name"], deployment_id=deployment_id)
+            record_action(conn, Action.TRAFFIC_ABORTED, row["name"], deployment_id=deployment_id)
     forget(deployment_id)
     if row["active_revision_id"] is not None:
         calls.announce(row["active_revision_id"], row["pool"])
@@ -116,9 +116,7 @@ def delete_preview(deployment_id: UUID, name: str) -> None:
     with connection() as conn:
         transitions = traffic.delete_preview(conn, caller().organization_id, deployment_id, name)
         row = deployments.get(conn, caller().organization_id, deployment_id)
-        record_change(
-            conn, ChangeKind.PREVIEW_DELETED, row["name"], deployment_id=deployment_id, preview=name
-        )
+        record_action(conn, Action.PREVIEW_DELETED, row["name"], deployment_id=deployment_id, preview=name)
     forget(deployment_id)
     revision_events.announce(transitions)
 

@@ -6,8 +6,10 @@ from flask import Response, jsonify
 
 from shared import fleet
 from shared.access.api_keys import OPERATOR
+from shared.audit import Action
 from shared.infra.postgres import connection
 from shared.records import COUNT, TEXT, listed, record
+from web.control_plane.audit import record_action
 from web.gate.context import caller
 from web.schemas.operations import RouteGroup
 
@@ -54,6 +56,7 @@ def drain_worker(worker_id: str) -> None:
     """
     with connection() as conn:
         fleet.request_drain(conn, worker_id)
+        record_action(conn, Action.WORKER_DRAINED, worker_id)
 
 
 @bp.operation(
@@ -67,3 +70,4 @@ def resume_worker(worker_id: str) -> None:
     """End the drain. The worker takes new runs or builds within five seconds. One that shuts down cannot be resumed."""
     with connection() as conn:
         fleet.resume(conn, worker_id)
+        record_action(conn, Action.WORKER_RESUMED, worker_id)

@@ -1,4 +1,4 @@
-"""Removes deleted deployments, and expired or old threads, items, runs, revisions, archives, figures, changes and logs.
+"""Removes deleted deployments, and expired or old threads, items, runs, revisions, archives, figures, audit entries and logs.
 
 Each step is a loop of short transactions that stops after STEP_SECONDS, so that it does not delay the other steps of
 upkeep. The next round continues an unfinished step.
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import changes, store
+from shared import audit, store
 from shared.access import idempotency
 from shared.deployments import sources
 from shared.figures import budgets, folding
@@ -49,7 +49,7 @@ class Removals:
             self.old_answers,
             self.old_deliveries,
             self.old_figures,
-            self.old_changes,
+            self.old_audit_entries,
             self.old_log_lines,
         ]
 
@@ -85,8 +85,8 @@ class Removals:
         self._exhaust(folding.remove_old)
         self._exhaust(budgets.remove_old)
 
-    def old_changes(self) -> None:
-        self._exhaust(changes.remove_old)
+    def old_audit_entries(self) -> None:
+        self._exhaust(partial(audit.remove_old, days=self._settings.log_retention_days))
 
     def old_log_lines(self) -> None:
         self._of_each_deployment(self._trim_log)

@@ -8,7 +8,7 @@ globalThis.document = { documentElement: { dataset: {} } };
 globalThis.sessionStorage = { getItem: () => null };
 globalThis.addEventListener = () => {};
 globalThis.setInterval = () => 0;
-const { changeInWords, kindOfChange } = await import("../../../web/static/console/parts/changes.js");
+const { entryInWords, markOf } = await import("../../../web/static/console/parts/audit.js");
 const { failedOf, filtersOf, reasonInWords, sorted, unrecordedInWords } = await import("../../../web/static/console/parts/failures.js");
 const { saturationOf } = await import("../../../web/static/console/parts/pools.js");
 const { standingOf, statusesOf } = await import("../../../web/static/console/parts/standing.js");
@@ -45,15 +45,16 @@ suite("overview", () => {
     assert.match(unrecordedInWords(failures({ unrecorded: [unrecorded("error", 2), unrecorded("interrupted", 1, "b")] })), /^2 failed and 1 cancelled runs left no record: they were/);
   });
 
-  test("changes are told in words", () => {
-    const words = (kind, detail = {}) => changeInWords({ kind, detail });
+  test("entries of the audit log are told in words", () => {
+    const words = (action, detail = {}) => entryInWords({ action, detail });
     assert.equal(words("revision.deployed", { revision_number: 4 }), "v4 deployed");
     assert.equal(words("revision.deployed", { revision_number: 5, preview: "pr-1" }), "v5 deployed as preview pr-1");
     assert.equal(words("revision.failed", { revision_number: 4, status: "BUILD_FAILED" }), "v4 build failed");
     assert.equal(words("traffic.split", { traffic: [{ revision_number: 1, percent: 70 }, { revision_number: 2, percent: 30 }] }), "traffic split: v1 70 %, v2 30 %");
     assert.equal(words("key.changed", { fields: ["role", "max_run_tokens"] }), "key changed: role, tokens per run");
+    assert.equal(words("secrets.changed", { revision_number: 3, variables_set: ["A"], variables_unset: ["B"] }), "variables of v3: A set; B removed");
     assert.equal(words("some.kind"), "some.kind");
-    assert.deepEqual(["revision.failed", "revision.deployed", "key.revoked", "key.created"].map((kind) => kindOfChange({ kind })), ["bad", "good", "warn", "busy"]);
+    assert.deepEqual(["revision.failed", "revision.deployed", "key.revoked", "key.created"].map((action) => markOf({ action })), ["bad", "good", "warn", "busy"]);
   });
 
   test("a pool is saturated when runs wait for its slots or for a runner", () => {

@@ -17,6 +17,7 @@ import { SignIn } from "./parts/sign_in.js";
 /** In alphabetical order of their paths; `nav` has a page in the navigation. @type {Route[]} */
 const ROUTES = [
   { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
+  { path: "/audit", load: () => import("./pages/audit.js"), nav: { label: "Audit log", at: "service", path: "/audit" } },
   { path: "/d/:name/assistants", load: () => import("./pages/assistants.js"), nav: { label: "Assistants", at: "deployment", path: "/d/:name/assistants" } },
   { path: "/d/:name/assistants/:id", load: () => import("./pages/assistant.js") },
   { path: "/d/:name/crons", load: () => import("./pages/crons.js"), nav: { label: "Crons", at: "deployment", path: "/d/:name/crons" } },

@@ -5,7 +5,7 @@ import { control, pages } from "../core/api.js";
 import { count, duration, money, percent, rate } from "../core/format.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
-import { changeInWords, kindOfChange } from "../parts/changes.js";
+import { entryInWords, markOf } from "../parts/audit.js";
 import { failedOf, filtersOf, isFailure, reasonInWords, sorted, unrecordedInWords } from "../parts/failures.js";
 import { Ago, Button, Chart, Code, Empty, ErrorBox, Loading, Page, Select, Standing, Table } from "../parts/index.js";
 import { isUnserved, saturationOf } from "../parts/pools.js";
@@ -31,7 +31,7 @@ export default function OverviewPage({ query }) {
   const records = useResource(recordsById, [], { every: REFRESH_MS });
   const failures = useResource((signal) => control("GET", "/v2/metrics/failures", { query: { window }, signal }), [window], { every: window === "hour" ? REFRESH_MS : 3 * REFRESH_MS });
   const workers = useResource((signal) => control("GET", "/v2/workers", { signal }), [], { every: REFRESH_MS });
-  const changes = useResource((signal) => control("GET", "/v2/changes", { query: { limit: LOADED_CHANGES }, signal }), [], { every: REFRESH_MS });
+  const changes = useResource((signal) => control("GET", "/v2/audit", { query: { limit: LOADED_CHANGES }, signal }), [], { every: REFRESH_MS });
   const series = useSeries(window);
   const questions = useResource(openQuestions, [], { every: REFRESH_MS });
   const cost = useCost();
@@ -239,7 +239,7 @@ function waitInWords(pool) {
   return isUnserved(pool) ? `${words}: no runner takes them` : words;
 }
 
-/** @param {{changes: import("../parts/changes.js").Change[], known: Record<string, any>}} props */
+/** @param {{changes: import("../parts/audit.js").Entry[], known: Record<string, any>}} props */
 function Changes({ changes, known }) {
   const [isOpen, setOpen] = useState(false);
   return html`
@@ -248,16 +248,16 @@ function Changes({ changes, known }) {
       <ul class="rows changes">
         ${(isOpen ? changes : changes.slice(0, MOST_CHANGES)).map((change) => html`
           <li key=${change.id}>
-            <i class=${`change-mark ${kindOfChange(change)}`} aria-hidden="true"></i>
-            <span class="change-text">${subjectOf(change, known)} ${changeInWords(change)}${change.changed_by && html` <span class="quiet">by ${change.changed_by.name}</span>`}</span>
+            <i class=${`change-mark ${markOf(change)}`} aria-hidden="true"></i>
+            <span class="change-text">${subjectOf(change, known)} ${entryInWords(change)}${change.actor && html` <span class="quiet">by ${change.actor.name}</span>`}</span>
             <span class="quiet"><${Ago} at=${change.at} /></span>
           </li>`)}
       </ul>
-      ${changes.length > MOST_CHANGES && html`<p class="overview-more"><${Button} kind="plain" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : "Show earlier changes"}<//></p>`}
+      ${changes.length > MOST_CHANGES && html`<p class="overview-more"><${Button} kind="plain" onClick=${() => setOpen(!isOpen)}>${isOpen ? "Show fewer" : "Show earlier changes"}<//> <a class="in-text" href=${href("/audit")}>Audit log</a></p>`}
     <//>`;
 }
 
-/** @param {import("../parts/changes.js").Change} change @param {Record<string, any>} known */
+/** @param {import("../parts/audit.js").Entry} change @param {Record<string, any>} known */
 function subjectOf({ deployment_id: id, subject }, known) {
   return id && known[id] ? html`<a class="in-text" href=${href(["deployments", id])}>${subject}</a>` : html`<b>${subject}</b>`;
 }

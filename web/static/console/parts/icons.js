@@ -6,6 +6,7 @@ import { html } from "../core/dom.js";
 export const ICONS = /** @type {const} */ ({
   alert: "M8 2.2l6.3 11.3H1.7zM8 6.6v3M8 11.6v.1",
   assistants: "M3 6h10v7H3zM8 6V3.4M6.6 2.6h2.8M6 9v1M10 9v1M1.4 8.4v2.2M14.6 8.4v2.2",
+  audit: "M3.5 2h6l3 3v9h-9zM9.5 2v3h3M5.8 8h4.4M5.8 10.8h4.4",
   check: "M3 8.6l3.3 3.2L13 4.8",
   clock: "M8 2a6 6 0 1 0 0 12A6 6 0 1 0 8 2zM8 4.7V8l2.3 1.6",
   close: "M4 4l8 8M12 4l-8 8",

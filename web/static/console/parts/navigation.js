@@ -23,7 +23,7 @@ const GROUPS = {
     Deployment: "deployment", Playground: "playground", Threads: "threads", Runs: "runs",
     Assistants: "assistants", Crons: "clock", Store: "store", Webhooks: "webhooks",
   },
-  administration: { "API keys": "key", "OAuth providers": "providers", Organizations: "organizations" },
+  administration: { "API keys": "key", "OAuth providers": "providers", Organizations: "organizations", "Audit log": "audit" },
 };
 
 /** @param {{routes: Route[], onSearch: () => void}} props */

@@ -1,4 +1,4 @@
-"""Recorded changes over HTTP: deployments, traffic and keys, with the key that made each."""
+"""The audit log over HTTP: what each operation records, who sees it, and that no secret is in it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from tests.contract.splitting import newer, operator, split
 
 __all__ = ["newer", "operator"]
 
+PROVIDER = {
+    "provider_id": "hub",
+    "name": "Hub",
+    "client_id": "runyard",
+    "client_secret": "secret",
+    "auth_url": "https://hub.example/authorize",
+    "token_url": "https://hub.example/token",
+}
+
 
 def recorded(operator: ControlPlane, **query: Any) -> list[dict[str, Any]]:
-    answer: Any = operator.get("/v2/changes", **query).json
+    answer: Any = operator.get("/v2/audit", **query).json
     return answer["resources"]
 
 
@@ -29,7 +38,7 @@ def test_changes_of_traffic_settings_and_deployments_are_listed(
 
     rows = recorded(operator, deployment_id=str(api.deployment.id))
 
-    assert [row["kind"] for row in reversed(rows)] == [
+    assert [row["action"] for row in reversed(rows)] == [
         "traffic.split",
         "traffic.aborted",
         "traffic.promoted",
@@ -37,7 +46,7 @@ def test_changes_of_traffic_settings_and_deployments_are_listed(
         "deployment.deleted",
     ]
     assert {row["subject"] for row in rows} == {"chat"}
-    assert {row["changed_by"]["key_id"] for row in rows} == {"bootstrap"}
+    assert {row["actor"]["key_id"] for row in rows} == {"bootstrap"}
     shares = rows[-1]["detail"]["traffic"]
     assert [(share["revision_number"], share["percent"]) for share in shares] == [(1, 70), (2, 30)]
     assert rows[-3]["detail"] == {"revision_number": 2}
@@ -52,18 +61,50 @@ def test_changes_of_keys_are_listed_without_their_secrets(operator: ControlPlane
 
     rows = recorded(operator)
 
-    assert [(row["kind"], row["subject"]) for row in reversed(rows)] == [
+    assert [(row["action"], row["subject"]) for row in reversed(rows)] == [
         ("key.created", "ci"),
         ("key.changed", "ci"),
         ("key.revoked", "ci"),
     ]
     assert rows[-1]["detail"] == {"of_key": key["id"], "role": "run"}
     assert key["key"] not in str(rows)
-    assert [row["kind"] for row in recorded(operator, limit=1, offset=1)] == ["key.changed"]
-    assert neighbour.client.get("/v2/changes").json["resources"] == []
+    assert [row["action"] for row in recorded(operator, limit=1, offset=1)] == ["key.changed"]
+    assert neighbour.client.get("/v2/audit").json["resources"] == []
     for role, count in (("deploy", 0), ("admin", 3)):
-        answer: Any = caller(neighbour.client.application, new_key(role)).get("/v2/changes").json
+        answer: Any = caller(neighbour.client.application, new_key(role)).get("/v2/audit").json
         assert len(answer["resources"]) == count, role
+
+
+def test_secrets_are_recorded_by_name(api: Api, operator: ControlPlane) -> None:
+    path = f"/v2/deployments/{api.deployment.id}"
+    secrets = [{"name": "TOKEN", "value": "very-secret"}]
+    operator.call("PATCH", path, {"secrets": secrets})
+
+    (entry,) = recorded(operator, action="secrets")
+
+    detail = {"revision_number": 2, "variables_set": ["TOKEN"], "variables_unset": []}
+    assert (entry["subject"], entry["detail"], entry["address"]) == ("chat", detail, "127.0.0.1")
+    assert "very-secret" not in str(recorded(operator))
+
+
+def test_organizations_and_providers_are_recorded(operator: ControlPlane) -> None:
+    organization: Any = operator.post("/v2/organizations", {"name": "Acme"}).json
+    operator.call("PATCH", f"/v2/organizations/{organization['id']}", {"name": "Umbrella"})
+    operator.call("DELETE", f"/v2/organizations/{organization['id']}")
+    operator.post("/v2/auth/providers", PROVIDER)
+    operator.call("PATCH", "/v2/auth/providers/hub", {"name": "Hub 2"})
+    operator.call("DELETE", "/v2/auth/providers/hub")
+
+    rows = [(row["action"], row["subject"], row["detail"]) for row in reversed(recorded(operator))]
+
+    assert rows == [
+        ("organization.created", "Acme", {}),
+        ("organization.renamed", "Umbrella", {"before": "Acme"}),
+        ("organization.deleted", "Umbrella", {}),
+        ("provider.created", "hub", {}),
+        ("provider.changed", "hub", {"fields": ["name"]}),
+        ("provider.deleted", "hub", {}),
+    ]
 
 
 def test_a_refused_change_is_not_recorded(api: Api, newer: str, operator: ControlPlane) -> None:

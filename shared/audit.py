@@ -1,0 +1,175 @@
+"""The audit log: who changed what in an organization, when, and from which address.
+
+An entry is inserted by the transaction that makes the change, so there is no change without its entry. A trigger inserts
+the ends of revisions (shared/sql/audit.sql), because several processes end them. Another trigger refuses to change an
+entry. Entries are removed when they are older than RUNYARD_LOG_RETENTION_DAYS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shared.infra.postgres import dumps
+from shared.records import (
+    COUNT,
+    ID_OR_NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    Record,
+    RecordField,
+    one_of,
+    or_null,
+    record,
+)
+from shared.sql import statement
+
+MOST = 1_000_000  # entries of the installation
+REMOVED_AT_ONCE = 5_000
+
+
+class Action(StrEnum):
+    """What was done. The trigger inserts `revision.deployed` and `revision.failed`."""
+
+    DEPLOYMENT_CREATED = "deployment.created"
+    DEPLOYMENT_CHANGED = "deployment.changed"
+    DEPLOYMENT_DELETED = "deployment.deleted"
+    REVISION_CREATED = "revision.created"
+    REVISION_DEPLOYED = "revision.deployed"
+    REVISION_FAILED = "revision.failed"
+    REVISION_INTERRUPTED = "revision.interrupted"
+    SECRETS_CHANGED = "secrets.changed"
+    TRAFFIC_PROMOTED = "traffic.promoted"
+    TRAFFIC_SPLIT = "traffic.split"
+    TRAFFIC_ABORTED = "traffic.aborted"
+    PREVIEW_DELETED = "preview.deleted"
+    PROVIDER_CREATED = "provider.created"
+    PROVIDER_CHANGED = "provider.changed"
+    PROVIDER_DELETED = "provider.deleted"
+    KEY_CREATED = "key.created"
+    KEY_CHANGED = "key.changed"
+    KEY_REVOKED = "key.revoked"
+    USER_SIGNED_IN = "user.signed_in"
+    ORGANIZATION_CREATED = "organization.created"
+    ORGANIZATION_RENAMED = "organization.renamed"
+    ORGANIZATION_DELETED = "organization.deleted"
+    WORKER_DRAINED = "worker.drained"
+    WORKER_RESUMED = "worker.resumed"
+
+
+# Kinds of actions that only administrators of the organization see.
+ADMINISTRATION = ("key", "user", "organization")
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The key or person that made a change, and the address of the request. A record keeps the name, since keys end."""
+
+    key_id: str
+    name: str
+    address: str | None = None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        return {"key_id": self.key_id, "name": self.name}
+
+
+RECORD = Record(
+    "AuditEntry",
+    {
+        "id": RecordField(COUNT),
+        "at": RecordField(TIME),
+        "action": RecordField(one_of(*Action)),
+        "deployment_id": RecordField(ID_OR_NULL),
+        "subject": RecordField(
+            {"description": "Name of the deployment, key or other object at that time", **TEXT}
+        ),
+        "actor": RecordField(
+            {
+                "description": "The key or person that made the change. Null if none is known",
+                **or_null(record(key_id=TEXT, name=TEXT)),
+            }
+        ),
+        "address": RecordField(
+            {
+                "description": "Where the request came from. Null if none is known, or for roles below `admin`",
+                **TEXT_OR_NULL,
+            }
+        ),
+        "detail": RecordField(
+            {"description": "Depends on `action`: revision numbers, shares, names", **OBJECT}
+        ),
+    },
+)
+
+_INSERT = statement("audit.insert")
+_SEARCH = statement("audit.search", columns=RECORD.select)
+_REMOVE = statement("audit.remove")
+
+
+def add(
+    conn: Connection,
+    organization_id: UUID,
+    action: Action,
+    subject: str,
+    *,
+    by: Actor | None,
+    deployment_id: UUID | None = None,
+    **detail: Any,
+) -> None:
+    """Insert the entry of a change, in the transaction that makes it."""
+    _INSERT.count(
+        conn,
+        organization_id=organization_id,
+        action=action,
+        subject=subject,
+        actor=None if by is None else dumps(by.identity),
+        address=None if by is None else by.address,
+        deployment_id=deployment_id,
+        detail=dumps({name: value for name, value in detail.items() if value is not None}),
+    )
+
+
+def search(
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    limit: int,
+    offset: int,
+    deployment_id: UUID | None = None,
+    action: str | None = None,
+    key_id: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    as_admin: bool = True,
+) -> list[dict[str, Any]]:
+    """Return the entries of an organization that match all filters, newest first.
+
+    `action` is an action, or its part before the dot. Without `as_admin`, entries of ADMINISTRATION are left out, and
+    addresses are None.
+    """
+    return _SEARCH.rows(
+        conn,
+        organization_id=organization_id,
+        deployment_id=deployment_id,
+        action=action,
+        key_id=key_id,
+        since=since,
+        until=until,
+        hidden=[] if as_admin else list(ADMINISTRATION),
+        with_address=as_admin,
+        limit=limit,
+        offset=offset,
+    )
+
+
+def remove_old(conn: Connection, *, days: float) -> int:
+    """Remove entries older than this many days, and the oldest above MOST. Returns the number of removed entries."""
+    return _REMOVE.count(conn, days=days, most=MOST, limit=REMOVED_AT_ONCE)

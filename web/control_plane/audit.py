@@ -1,0 +1,77 @@
+"""The audit log of an organization: the list, and its entries for the caller's requests."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from flask import Response
+from sqlalchemy import Connection
+
+from shared import audit
+from shared.access import api_keys
+from shared.audit import Action, Actor
+from shared.infra.postgres import connection
+from web.gate.addresses import client_address
+from web.gate.context import caller, settings
+from web.http.responses import resource_page, resource_page_schema
+from web.schemas import fields
+from web.schemas.operations import RouteGroup
+
+bp = RouteGroup("audit", section="Figures")
+
+ACTIONS = tuple(dict.fromkeys(part for action in Action for part in (action.partition(".")[0], str(action))))
+INSTALLATION = ("organization", "worker")  # kinds of actions that operators do, in the default organization
+
+
+class AuditSearch(fields.Page):
+    example: ClassVar[dict[str, Any]] = {"action": "traffic.promoted"}
+
+    deployment_id = fields.UuidField()
+    action = fields.OneOf(
+        *ACTIONS, metadata={"description": "An action, or its part before the dot: `key` finds `key.created`"}
+    )
+    key_id = fields.StrictString(max_length=255, metadata={"description": "Of the key or person that acted"})
+    since = fields.TimeField()
+    until = fields.TimeField()
+
+
+@bp.operation(
+    "GET /v2/audit",
+    "List the entries of the audit log, newest first",
+    role="read",
+    answer=resource_page_schema(audit.RECORD.schema),
+    query=AuditSearch,
+)
+def list_entries(query: dict[str, Any]) -> Response:
+    """List who changed deployments, revisions, traffic, secrets, providers, keys and organizations, and from where.
+
+    An entry stays for `RUNYARD_LOG_RETENTION_DAYS`. `revision.deployed` and `revision.failed` are recorded when a build
+    ends, with the key that requested it. Of secrets, only the names are recorded. Addresses, and the entries of keys, users
+    and organizations, are for the role `admin`. Entries of organizations and workers belong to the
+    default organization.
+    """
+    with connection() as conn:
+        rows = audit.search(conn, caller().organization_id, as_admin=caller().may("admin"), **query)
+    return resource_page([audit.RECORD.show(row) for row in rows], offset=query["offset"])
+
+
+def actor(conn: Connection) -> Actor:
+    """Return the caller as the actor of changes."""
+    return Actor(caller().key_id, api_keys.caller_name(conn, caller()), client_address(settings()))
+
+
+def record_action(
+    conn: Connection, action: Action, subject: str, *, deployment_id: UUID | None = None, **detail: Any
+) -> None:
+    """Record a change by the caller, in the transaction that makes it."""
+    is_of_installation = action.partition(".")[0] in INSTALLATION
+    audit.add(
+        conn,
+        api_keys.DEFAULT_ORGANIZATION_ID if is_of_installation else caller().organization_id,
+        action,
+        subject,
+        by=actor(conn),
+        deployment_id=deployment_id,
+        **detail,
+    )
