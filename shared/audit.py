@@ -36,7 +36,7 @@ REMOVED_AT_ONCE = 5_000
 
 
 class Action(StrEnum):
-    """What was done. The trigger inserts `revision.deployed` and `revision.failed`."""
+    """The actions of the audit log. The trigger inserts `revision.deployed` and `revision.failed`."""
 
     DEPLOYMENT_CREATED = "deployment.created"
     DEPLOYMENT_CHANGED = "deployment.changed"

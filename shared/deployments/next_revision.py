@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -161,20 +160,23 @@ def record_changes(conn: Connection, revision_id: UUID, by: Actor | None, **more
         created_by=None if by is None else dumps(by.identity),
     )
     assert row is not None
-    entry = partial(
-        audit.add,
-        conn,
-        row["organization_id"],
-        subject=row["name"],
-        by=by,
-        deployment_id=row["deployment_id"],
-        revision_number=row["number"],
-        preview=row["preview"],
-    )
+    entries: list[tuple[Action, dict[str, Any]]] = []
     if row["has_source"]:
-        entry(Action.REVISION_CREATED, redeployed_number=more.get("redeployed_number"))
+        entries.append((Action.REVISION_CREATED, {"redeployed_number": more.get("redeployed_number")}))
     if any(changed.values()):
-        entry(Action.SECRETS_CHANGED, **changed)
+        entries.append((Action.SECRETS_CHANGED, {**changed}))
+    of_revision = {"revision_number": row["number"], "preview": row["preview"]}
+    for action, detail in entries:
+        audit.add(
+            conn,
+            row["organization_id"],
+            action,
+            row["name"],
+            by=by,
+            deployment_id=row["deployment_id"],
+            **of_revision,
+            **detail,
+        )
 
 
 def record_commit_message(conn: Connection, revision_id: UUID, message: str) -> None:
