@@ -459,15 +459,15 @@ _remembered: LRUCache[tuple[UUID, str], Resolved] = LRUCache(REMEMBERED)
 
 def remembered(deployment: DeploymentRef, assistant: str) -> Resolved | None:
     """Return what this process last read of an assistant, or None. The insert of the run checks `versions`."""
-    return _remembered.get((deployment.id, assistant)) if deployment.preview is None else None
+    return _remembered.get((deployment.id, assistant)) if not deployment.is_pinned else None
 
 
 def _remember(deployment: DeploymentRef, assistant: str, resolved: Resolved) -> None:
-    """Cache an assistant, unless it is called through a preview or the traffic is split.
+    """Cache an assistant, unless the revision is pinned or the traffic is split.
 
-    Rows of previews and of traffic shares are not covered by `versions`.
+    Rows of pinned revisions and of traffic shares are not covered by `versions`.
     """
-    if deployment.preview is not None or resolved.traffic:
+    if deployment.is_pinned or resolved.traffic:
         return
     if len(dumps([resolved.config, resolved.context, resolved.metadata])) > REMEMBERED_CHARACTERS:
         return
@@ -496,7 +496,7 @@ def resolve(conn: Conn, deployment: DeploymentRef, assistant: str) -> Resolved:
     if row is None:
         raise NotFound("Not Found")
     serving, traffic = row.pop("active_revision_id"), shares.from_stored(row.pop("traffic"))
-    if deployment.preview is not None:
+    if deployment.is_pinned:
         serving, traffic = deployment.active_revision_id, ()
     if serving is None:
         raise Conflict(NOTHING_SERVES)

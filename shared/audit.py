@@ -50,6 +50,8 @@ class Action(StrEnum):
     TRAFFIC_SPLIT = "traffic.split"
     TRAFFIC_ABORTED = "traffic.aborted"
     PREVIEW_DELETED = "preview.deleted"
+    BULK_STARTED = "runs.bulk_started"
+    BULK_CANCELLED = "runs.bulk_cancelled"
     PROVIDER_CREATED = "provider.created"
     PROVIDER_CHANGED = "provider.changed"
     PROVIDER_DELETED = "provider.deleted"

@@ -25,7 +25,7 @@ from cli.commands import command, new_app
 from cli.deployments.target import Limit, Target, Wide
 from cli.errors import BadUsage, CommandFailed, Missing
 from cli.output import Column, Output, id_column, printable, when
-from cli.runs import timeline
+from cli.runs import bulk, timeline
 from cli.runs.assistants import assistant_names, run_assistant
 from cli.runs.threads import find_thread_id
 from cli.runs.transcript import error_text
@@ -107,8 +107,18 @@ def cancel(
     run: RunId = None,
     rollback: bool = Option(False, "--rollback", help="Also delete the run and its checkpoints."),
     thread: Thread = None,
+    where: bulk.Where = None,
+    dry_run: bulk.DryRun = False,
+    rate: bulk.Rate = 10,
+    no_wait: bulk.NoWait = False,
+    yes: bulk.Sure = False,
 ) -> None:
-    """Cancel a run and wait until it has ended."""
+    """Cancel a run and wait until it has ended. With --where, cancel all pending and running runs that match."""
+    if where:
+        _refuse_one(run, thread, rollback=rollback)
+        with target.api() as api:
+            bulk.start(api, out, "cancel", where, dry_run=dry_run, yes=yes, no_wait=no_wait, rate=rate)
+        return
     with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         if row["status"] in RUN_ENDS:
@@ -129,12 +139,39 @@ def retry(
         False, "--force", help="Fork the thread at the run's last checkpoint if the thread has changed since."
     ),
     thread: Thread = None,
+    where: bulk.Where = None,
+    revision: str | None = Option(
+        None, help="With --where: id of the revision of the new runs. Default: the active one.", metavar="ID"
+    ),
+    dry_run: bulk.DryRun = False,
+    rate: bulk.Rate = 10,
+    no_wait: bulk.NoWait = False,
+    yes: bulk.Sure = False,
 ) -> None:
-    """Retry a failed run from its last checkpoint, as a new run on the active revision."""
+    """Retry a failed run from its last checkpoint, as a new run. With --where, retry all failed runs that match."""
+    if where:
+        _refuse_one(run, thread)
+        fields = {"rate": rate, "force": force, "revision_id": revision}
+        with target.api() as api:
+            bulk.start(api, out, "retry", where, dry_run=dry_run, yes=yes, no_wait=no_wait, **fields)
+        return
+    if revision:
+        raise BadUsage("--revision is for --where: a single run is retried on the active revision.")
     with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = api.send("POST", f"{_path(row)}/retry", {"force": force}, repeat=True)
     out.done(f"Run {row['run_id']} is {row['status']}, on thread {row['thread_id']}.", row)
+
+
+app.command("bulk")(bulk.bulk)
+
+
+def _refuse_one(run: str | None, thread: str | None, *, rollback: bool = False) -> None:
+    """Raise BadUsage if arguments for one run are given beside --where."""
+    given = {"a run": run, "--thread": thread, "--rollback": rollback}
+    wrong = next((name for name, value in given.items() if value), None)
+    if wrong:
+        raise BadUsage(f"--where selects many runs, and cannot be combined with {wrong}.")
 
 
 def _search(api: Client, **filters: Any) -> list[Row]:

@@ -62,6 +62,7 @@ class DeploymentRef:
     user_code: UserCode = NO_USER_CODE  # of the active revision
     traffic: Sequence[Share] = ()  # empty: new runs get the active revision
     preview: str | None = None  # preview whose address was called: new runs get its revision
+    is_pinned: bool = False  # new runs get `active_revision_id`, whatever the traffic
 
     @property
     def address_name(self) -> str:
@@ -116,6 +117,7 @@ def _ref(conn: Connection, row: Row | None) -> DeploymentRef | None:
         else NO_USER_CODE,
         traffic=shares.from_stored(row["traffic"]),
         preview=row["preview"],
+        is_pinned=row["preview"] is not None,
     )
 
 

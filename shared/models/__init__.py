@@ -32,7 +32,15 @@ from shared.models.organizations import (
     SESSION,
 )
 from shared.models.questions import QUESTION, QUESTION_LINK
-from shared.models.runs import ASSISTANT, ASSISTANT_VERSION, CRON, RUN, WEBHOOK_DELIVERY
+from shared.models.runs import (
+    ASSISTANT,
+    ASSISTANT_VERSION,
+    BULK_OPERATION,
+    BULK_RUN,
+    CRON,
+    RUN,
+    WEBHOOK_DELIVERY,
+)
 from shared.models.statuses import (
     ENDED_RUN_STATUSES,
     LIVE_RUN_STATUSES,

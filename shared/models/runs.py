@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Double,
+    ForeignKey,
     ForeignKeyConstraint,
     Index,
     LargeBinary,
@@ -84,6 +85,40 @@ CRON = Table(
     ),
     Index("ix_cron_deployment_id", "deployment_id", "created_at"),
     Index("ix_cron_due", "next_run_date", postgresql_where=text("enabled")),
+)
+
+
+# A retry or cancellation of all runs that matched a search (shared/runs/bulk.py).
+BULK_OPERATION = Table(
+    "bulk_operation",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    deployment_key(),
+    column("action", Text),
+    column("criteria", JSONB),
+    column("revision_id", Uuid, nullable=True),  # of the new runs; NULL: the one that serves
+    column("force", Boolean),
+    column("rate", Double),  # runs per second
+    column("status", Text, server_default="running"),
+    column("created_by", JSONB(none_as_null=True), nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("ended_at", TIME, nullable=True),
+    Index("ix_bulk_operation_deployment_id", "deployment_id", "id"),
+    Index("ix_bulk_operation_open", "id", postgresql_where=text("ended_at IS NULL")),
+)
+
+
+BULK_RUN = Table(
+    "bulk_run",
+    METADATA,
+    column("operation_id", Uuid, ForeignKey("bulk_operation.id", ondelete="CASCADE"), primary_key=True),
+    column("position", BigInteger, primary_key=True, autoincrement=False),
+    column("run_id", Uuid),
+    column("thread_id", Uuid),
+    column("outcome", Text, nullable=True),  # NULL: the run waits
+    column("detail", Text, nullable=True),
+    column("new_run_id", Uuid, nullable=True),
+    column("ended_at", TIME, nullable=True),
 )
 
 

@@ -202,6 +202,22 @@ def search(
     The default of `status` is all unsuccessful statuses. If other statuses are included, the total is counted up to
     MOST_COUNTED. `visible` is an SQL condition with its values that selects the runs visible to the caller.
     """
+    statuses, is_for_failed, condition, values = _searched(deployment_id, filters, visible)
+    search_of = _failed if is_for_failed else _newest
+    return search_of(conn, condition, values, statuses, limit=limit, offset=offset)
+
+
+def condition_of(deployment_id: UUID, filters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the condition of a search in SQL, with its values. `status` has only unsuccessful, or only live, statuses."""
+    _, is_for_failed, condition, values = _searched(deployment_id, filters, NO_VISIBILITY)
+    kind = is_unsuccessful() if is_for_failed else "is_live(status)"
+    return f"{condition} AND {kind} AND status = ANY(:status)", values
+
+
+def _searched(
+    deployment_id: UUID, filters: Mapping[str, Any], visible: tuple[str, dict[str, Any]]
+) -> tuple[set[RunStatus], bool, str, dict[str, Any]]:
+    """Return the statuses of a search, whether all are unsuccessful, and its condition without them with all values."""
     statuses = {RunStatus(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES}
     is_for_failed = statuses <= set(UNSUCCESSFUL_RUN_STATUSES)
     values = {name: value for name, value in filters.items() if value is not None and name != "status"}
@@ -217,8 +233,7 @@ def search(
     if "metadata" in values:
         values["metadata"] = dumps(values["metadata"])
     values |= {**visible[1], "deployment_id": deployment_id, "status": texts([str(one) for one in statuses])}
-    search_of = _failed if is_for_failed else _newest
-    return search_of(conn, condition, values, statuses, limit=limit, offset=offset)
+    return statuses, is_for_failed, condition, values
 
 
 def _failed(

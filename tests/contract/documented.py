@@ -129,6 +129,7 @@ def deployment_records(api: Api) -> dict[str, str]:
         "idle_thread_id": threads[1],
         "ended_run_id": runs[1]["run_id"],
         "delivery_id": str(make.webhook_delivery(api.deployment, UUID(runs[1]["run_id"]))),
+        "operation_id": str(make.bulk_operation(api.deployment)),
         "checkpoint_id": checkpoint_id,
         "namespace": "child",
         "question_id": str(make.question(api.deployment)),

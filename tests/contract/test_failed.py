@@ -12,39 +12,14 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared import assistants
 from shared.infra.postgres import driver
-from shared.models import RunStatus, ThreadStatus
+from shared.models import RunStatus
 from shared.runs import claims
 from shared.runs.claims import Terms
 from tests.contract.conftest import Api, Notifications
+from tests.contract.run_calls import BOOM, ENDS, ended, started
 from tests.contract.statements import execute, one
-from tests.support.acting import Actor
 
 FIRST, SECOND, ELSEWHERE = "1-first", "2-second", "3-elsewhere"  # checkpoint ids in order
-BOOM = {"error": "ValueError", "message": "boom"}
-LOST = {"error": "TimeoutError", "message": "too slow"}
-STOPPED = {"error": "UserInterrupt", "message": "enough"}
-ENDS = {"error": BOOM, "timeout": LOST, "interrupted": STOPPED}
-
-
-def started(api: Api, thread_id: str, **body: Any) -> Actor:
-    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
-    assert response.status_code == 200, response.text
-    return Actor(response.json["run_id"])
-
-
-def ended(api: Api, thread_id: str, *reached: str, status: str = "error", **body: Any) -> str:
-    """Execute a run that writes these checkpoints and ends with this status. Returns its id."""
-    actor = started(api, thread_id, **body)
-    for checkpoint_id in reached:
-        make.stored(actor.run, checkpoint_id)
-    thread_status = {"success": ThreadStatus.IDLE, "interrupted": ThreadStatus.INTERRUPTED}.get(status)
-    actor.finish(
-        {"n": 1},
-        status=RunStatus(status),
-        thread_status=thread_status or ThreadStatus.ERROR,
-        error=ENDS.get(status),
-    )
-    return str(actor.run.run_id)
 
 
 def retry(api: Api, thread_id: str, run_id: str, **body: Any) -> TestResponse:

@@ -100,6 +100,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "run_id": str(run_id),
         "assistant_id": str(make.assistant(deployment.id, name="their-metadata")),
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
+        "operation_id": str(make.bulk_operation(deployment)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
         "question_id": str(question_id),

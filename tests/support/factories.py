@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Table, insert, select, text, update
 from uuid_utils.compat import uuid7
 
 from shared import assistants
+from shared.audit import Actor
 from shared.deployments.deployments import DeploymentRef, resolve
 from shared.inbox import links
 from shared.infra import encryption
@@ -38,7 +39,7 @@ from shared.models import (
     RunStatus,
     ThreadStatus,
 )
-from shared.runs import finish
+from shared.runs import bulk, finish
 from shared.threads.checkpoints import ClaimedRun, Write
 from shared.threads.state import EMPTY as EMPTY_STATE
 
@@ -222,6 +223,13 @@ def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
     }
     _insert(CRON, cron_id=id, deployment_id=deployment.id, **values)
     return id
+
+
+def bulk_operation(deployment: DeploymentRef) -> UUID:
+    """Insert an operation that retries the deployment's failed runs. Returns its id."""
+    with connection() as conn:
+        selection = bulk.select(deployment.id, bulk.Action.RETRY, {})
+        return bulk.create(conn, deployment.id, selection, by=Actor("aaaa", "ci"), rate=1)
 
 
 def webhook_delivery(deployment: DeploymentRef, run_id: UUID, **columns: Any) -> UUID:

@@ -1,19 +1,15 @@
-"""The audit log of an organization: the list, and its entries for the caller's requests."""
+"""The audit log of an organization."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
-from uuid import UUID
 
 from flask import Response
-from sqlalchemy import Connection
 
 from shared import audit
-from shared.access import api_keys
-from shared.audit import Action, Actor
+from shared.audit import Action
 from shared.infra.postgres import connection
-from web.gate.addresses import client_address
-from web.gate.context import caller, settings
+from web.gate.context import caller
 from web.http.responses import resource_page, resource_page_schema
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -21,7 +17,6 @@ from web.schemas.operations import RouteGroup
 bp = RouteGroup("audit", section="Figures")
 
 ACTIONS = tuple(dict.fromkeys(part for action in Action for part in (action.partition(".")[0], str(action))))
-INSTALLATION = ("organization", "worker")  # kinds of actions that operators do, in the default organization
 
 
 class AuditSearch(fields.Page):
@@ -54,24 +49,3 @@ def list_entries(query: dict[str, Any]) -> Response:
     with connection() as conn:
         rows = audit.search(conn, caller().organization_id, as_admin=caller().may("admin"), **query)
     return resource_page([audit.RECORD.show(row) for row in rows], offset=query["offset"])
-
-
-def actor(conn: Connection) -> Actor:
-    """Return the caller as the actor of changes."""
-    return Actor(caller().key_id, api_keys.caller_name(conn, caller()), client_address(settings()))
-
-
-def record_action(
-    conn: Connection, action: Action, subject: str, *, deployment_id: UUID | None = None, **detail: Any
-) -> None:
-    """Record a change by the caller, in the transaction that makes it."""
-    is_of_installation = action.partition(".")[0] in INSTALLATION
-    audit.add(
-        conn,
-        api_keys.DEFAULT_ORGANIZATION_ID if is_of_installation else caller().organization_id,
-        action,
-        subject,
-        by=actor(conn),
-        deployment_id=deployment_id,
-        **detail,
-    )

@@ -22,7 +22,6 @@ from shared.models import DeploymentStatus
 from shared.records import ID, TEXT, listed, record
 from shared.removal import deletion
 from shared.runs import signals, webhooks
-from web.control_plane.audit import actor, record_action
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     MAX_SECRETS,
@@ -44,6 +43,7 @@ from web.control_plane.sources import (
     require_repository,
 )
 from web.gate.addresses import deployment_address
+from web.gate.audit import actor, record_action
 from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
 from web.gate.idempotency import once

@@ -16,8 +16,8 @@ from shared.deployments import revision_events
 from shared.errors import Invalid
 from shared.infra.postgres import connection, database_time
 from shared.records import BOOLEAN, ID, TEXT, one_of, or_null, record
-from web.control_plane.audit import record_action
 from web.control_plane.sources import MAX_TOKENS
+from web.gate.audit import record_action
 from web.gate.context import caller, credentials, settings
 from web.gate.idempotency import once
 from web.http.responses import resource_page, resource_page_schema

@@ -12,7 +12,7 @@ from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
 from shared.records import TEXT, record
-from web.control_plane.audit import record_action
+from web.gate.audit import record_action
 from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas import fields

@@ -19,9 +19,9 @@ from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
-from web.control_plane.audit import actor, record_action
 from web.control_plane.deployments import change_of, deployment_record
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
+from web.gate.audit import actor, record_action
 from web.gate.context import caller, settings
 from web.gate.idempotency import once
 from web.http import sse

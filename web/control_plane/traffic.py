@@ -14,9 +14,9 @@ from shared.deployments.records import DEPLOYMENT, PREVIEW
 from shared.errors import Conflict, HostUnusable
 from shared.hosts import calls
 from shared.infra.postgres import Row, connection
-from web.control_plane.audit import record_action
 from web.control_plane.deployments import deployment_record
 from web.gate.addresses import deployment_address
+from web.gate.audit import record_action
 from web.gate.context import base_url, caller, settings
 from web.gate.deployments import forget
 from web.http.responses import resource_page, resource_page_schema

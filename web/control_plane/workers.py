@@ -9,7 +9,7 @@ from shared.access.api_keys import OPERATOR
 from shared.audit import Action
 from shared.infra.postgres import connection
 from shared.records import COUNT, TEXT, listed, record
-from web.control_plane.audit import record_action
+from web.gate.audit import record_action
 from web.gate.context import caller
 from web.schemas.operations import RouteGroup
 

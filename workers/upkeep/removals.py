@@ -19,7 +19,7 @@ from shared.deployments import sources
 from shared.figures import budgets, folding
 from shared.infra.postgres import connection
 from shared.removal import deletion, expiry, history
-from shared.runs import webhook_records
+from shared.runs import bulk, webhook_records
 from shared.settings import Settings
 
 STEP_SECONDS = 1.0
@@ -50,6 +50,7 @@ class Removals:
             self.old_deliveries,
             self.old_figures,
             self.old_audit_entries,
+            self.old_bulk_operations,
             self.old_log_lines,
         ]
 
@@ -87,6 +88,9 @@ class Removals:
 
     def old_audit_entries(self) -> None:
         self._exhaust(partial(audit.remove_old, days=self._settings.log_retention_days))
+
+    def old_bulk_operations(self) -> None:
+        self._exhaust(partial(bulk.remove_old, days=self._settings.log_retention_days))
 
     def old_log_lines(self) -> None:
         self._of_each_deployment(self._trim_log)

@@ -41,6 +41,7 @@ from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
 from workers import run_trace
+from workers.upkeep.bulk_operations import BulkOperations
 from workers.upkeep.questions import Questions
 from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
@@ -70,6 +71,7 @@ class Upkeep:
         self._removals = Removals(settings)
         self._crons = DueCrons(settings)
         self._questions = Questions(settings)
+        self._bulk = BulkOperations(settings)
         self._reindexing = Reindexing()
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
@@ -143,6 +145,7 @@ class Upkeep:
             self._builds,
             self._questions.send_webhooks,
             self._questions.begin_expiries,
+            self._bulk.begin,
         ]
         if self._ticks % SLOW_EVERY == 0:
             steps += [self._organizations, self._reindexing.begin]

@@ -59,6 +59,37 @@ CREATE TABLE audit_entry (
 );
 CREATE INDEX ix_audit_entry_organization_id_id ON audit_entry (organization_id, id);
 
+CREATE TABLE bulk_operation (
+    id UUID NOT NULL,
+    deployment_id UUID NOT NULL,
+    action TEXT NOT NULL,
+    criteria JSONB NOT NULL,
+    revision_id UUID,
+    force BOOLEAN NOT NULL,
+    rate DOUBLE PRECISION NOT NULL,
+    status TEXT DEFAULT 'running' NOT NULL,
+    created_by JSONB,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_bulk_operation PRIMARY KEY (id),
+    CONSTRAINT fk_bulk_operation_deployment_id FOREIGN KEY(deployment_id) REFERENCES deployment (id) ON DELETE CASCADE
+);
+CREATE INDEX ix_bulk_operation_deployment_id ON bulk_operation (deployment_id, id);
+CREATE INDEX ix_bulk_operation_open ON bulk_operation (id) WHERE ended_at IS NULL;
+
+CREATE TABLE bulk_run (
+    operation_id UUID NOT NULL,
+    position BIGINT NOT NULL,
+    run_id UUID NOT NULL,
+    thread_id UUID NOT NULL,
+    outcome TEXT,
+    detail TEXT,
+    new_run_id UUID,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_bulk_run PRIMARY KEY (operation_id, position),
+    CONSTRAINT fk_bulk_run_operation_id FOREIGN KEY(operation_id) REFERENCES bulk_operation (id) ON DELETE CASCADE
+);
+
 CREATE TABLE account (
     id TEXT NOT NULL,
     issuer TEXT NOT NULL,

@@ -29,7 +29,7 @@ from web.schemas.validation import SchemaViolation, load_query
 bp = RouteGroup("run_reads", section="Runs", switches=("disable_runs",))
 
 
-class Search(fields.Schema):
+class RunFilters(fields.Schema):
     status = fields.ItemOrList(fields.OneOf(*RunStatus), allow_none=True)
     metadata = fields.Filter()
     graph_id = fields.StrictString(min_length=1, max_length=255, allow_none=True)
@@ -38,6 +38,9 @@ class Search(fields.Schema):
     assistant_id = fields.UuidField(allow_none=True)
     thread_id = fields.UuidField(allow_none=True)
     error = fields.StrictString(min_length=1, max_length=255, allow_none=True)
+
+
+class Search(RunFilters):
     limit = fields.StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = fields.StrictInteger(minimum=0, maximum=fields.MAX_OFFSET, load_default=0)
 

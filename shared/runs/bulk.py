@@ -1,0 +1,318 @@
+"""Bulk operations: retry or cancel all runs of a deployment that match a search.
+
+The runs are selected once, when the operation is created. Upkeep then works through them at the operation's rate
+(`workers/upkeep/bulk_operations.py`). The transaction that retries or cancels a run also records what was done, so after
+a kill the operation continues with the next run, and no run is handled twice. A run that cannot be retried or cancelled
+any more is skipped, and its reason recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+from uuid_utils.compat import uuid7
+
+from shared.audit import Actor
+from shared.deployments import deployments
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Denied, Invalid, NotFound, Refused, RunyardError
+from shared.infra.postgres import Row, connection, dumps
+from shared.models import LIVE_RUN_STATUSES, UNSUCCESSFUL_RUN_STATUSES, RunStatus
+from shared.records import (
+    BOOLEAN,
+    COUNT,
+    ID,
+    ID_OR_NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    Record,
+    RecordField,
+    one_of,
+    or_null,
+    record,
+)
+from shared.runs import cancel, creation, read
+from shared.runs.create import Created
+from shared.runs.drafts import Creator, RunRequest
+from shared.runs.retry import RetryRun
+from shared.runs.signals import publish_cancels
+from shared.settings import Settings
+from shared.sql import statement
+
+log = logging.getLogger(__name__)
+
+MOST_RUNS = 100_000  # of an operation
+EXAMPLES = 5
+HANDLED_AT_ONCE = 100  # runs that are read at once
+REMOVED_AT_ONCE = 20
+CANCEL_REASON = "a bulk operation cancelled the run"
+
+
+class Action(StrEnum):
+    RETRY = "retry"
+    CANCEL = "cancel"
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+STATUSES: dict[Action, tuple[RunStatus, ...]] = {
+    Action.RETRY: tuple(UNSUCCESSFUL_RUN_STATUSES),
+    Action.CANCEL: tuple(LIVE_RUN_STATUSES),
+}
+
+COUNTS = ("total", "waiting", "done", "skipped", "failed")
+OPERATION = Record(
+    "BulkOperation",
+    {
+        "id": RecordField(ID),
+        "action": RecordField(one_of(*Action)),
+        "where": RecordField(OBJECT, ("criteria",), lambda row: row["criteria"]),
+        "revision_id": RecordField(ID_OR_NULL),
+        "force": RecordField(BOOLEAN),
+        "rate": RecordField({"description": "Runs per second", "type": "number"}),
+        "status": RecordField(one_of("running", "done", "cancelled")),
+        "created_by": RecordField(or_null(record(key_id=TEXT, name=TEXT))),
+        "created_at": RecordField(TIME),
+        "ended_at": RecordField(TIME_OR_NULL),
+        **{name: RecordField(COUNT) for name in COUNTS},
+    },
+    table="o",
+    expressions={name: f"counted.{name}" for name in COUNTS},
+    internal=["deployment_id"],
+)
+RUN = Record(
+    "BulkRun",
+    {
+        "run_id": RecordField(ID),
+        "thread_id": RecordField(ID),
+        "outcome": RecordField({"description": "Null while the run waits", **or_null(one_of(*Outcome))}),
+        "detail": RecordField({"description": "Why the run was skipped or failed", **TEXT_OR_NULL}),
+        "new_run_id": RecordField({"description": "The run that the retry created", **ID_OR_NULL}),
+        "ended_at": RecordField(TIME_OR_NULL),
+    },
+)
+
+_CREATE = statement("bulk.create")
+_SEARCH = statement("bulk.search", columns=OPERATION.select)
+_RUNS = statement("bulk.runs", columns=RUN.select)
+_CANCEL = statement("bulk.cancel")
+_DUE = statement("bulk.due")
+_NEXT = statement("bulk.next")
+_LOCK = statement("bulk.lock")
+_FINISH_RUN = statement("bulk.finish_run")
+_FINISH = statement("bulk.finish")
+_REMOVE_OLD = statement("bulk.remove_old")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The runs that an operation is about: the filters of a search, and its condition in SQL with the values."""
+
+    action: Action
+    criteria: Mapping[str, Any]
+    condition: str
+    values: Mapping[str, Any]
+
+
+def select(deployment_id: UUID, action: Action, criteria: Mapping[str, Any]) -> Selection:
+    """Return the selection of a search's filters. Raises Invalid for a status that the action cannot handle."""
+    fitting = STATUSES[action]
+    status = [RunStatus(one) for one in criteria.get("status") or fitting]
+    unfit = [one for one in status if one not in fitting]
+    if unfit:
+        expected = ", ".join(fitting)
+        reason = f"where.status: runs of the status {unfit[0]} cannot be selected for `{action}`: choose from {expected}"
+        raise Invalid(reason, loc=("body", "where", "status"))
+    condition, values = read.condition_of(deployment_id, {**criteria, "status": status})
+    return Selection(action, {**criteria, "status": status}, condition, values)
+
+
+def preview(conn: Connection, selection: Selection) -> tuple[int, Sequence[Row]]:
+    """Return how many runs are selected, up to MOST_RUNS + 1, and the first of them."""
+    count = statement("bulk.count_runs", condition=selection.condition)
+    (counted,) = count.rows(conn, **selection.values, most=MOST_RUNS + 1)
+    examples = statement("bulk.examples", condition=selection.condition, columns=read.RUN.select)
+    return counted["n"], examples.rows(conn, **selection.values, limit=EXAMPLES)
+
+
+def create(
+    conn: Connection,
+    deployment_id: UUID,
+    selection: Selection,
+    *,
+    by: Actor,
+    rate: float,
+    revision_id: UUID | None = None,
+    force: bool = False,
+) -> UUID:
+    """Insert an operation and its runs. Raises Invalid if more than MOST_RUNS runs are selected."""
+    operation_id = uuid7()
+    _CREATE.count(
+        conn,
+        id=operation_id,
+        deployment_id=deployment_id,
+        action=selection.action,
+        criteria=dumps(selection.criteria),
+        revision_id=revision_id,
+        force=force,
+        rate=rate,
+        created_by=dumps(by.identity),
+    )
+    insert = statement("bulk.select_runs", condition=selection.condition)
+    inserted = insert.count(conn, **selection.values, operation_id=operation_id, most=MOST_RUNS + 1)
+    if inserted > MOST_RUNS:
+        raise Invalid(f"where: more than {MOST_RUNS:,} runs match: narrow the filters", loc=("body", "where"))
+    return operation_id
+
+
+def get(conn: Connection, deployment_id: UUID, operation_id: UUID) -> Row:
+    """Return an operation with its counts. Raises NotFound."""
+    rows = _SEARCH.rows(conn, deployment_id=deployment_id, id=operation_id, limit=1, offset=0)
+    if not rows:
+        raise NotFound(f"Bulk operation {operation_id} not found.")
+    return rows[0]
+
+
+def search(conn: Connection, deployment_id: UUID, *, limit: int, offset: int) -> Sequence[Row]:
+    """Return the deployment's operations, newest first."""
+    return _SEARCH.rows(conn, deployment_id=deployment_id, id=None, limit=limit, offset=offset)
+
+
+def runs(
+    conn: Connection, operation_id: UUID, *, outcome: str | None, limit: int, offset: int
+) -> Sequence[Row]:
+    """Return the runs of an operation in the order in which they are handled."""
+    return _RUNS.rows(conn, operation_id=operation_id, outcome=outcome, limit=limit, offset=offset)
+
+
+def stop(conn: Connection, deployment_id: UUID, operation_id: UUID) -> None:
+    """End an operation early. Runs that it has handled stay as they are. An ended operation stays unchanged."""
+    _CANCEL.count(conn, id=operation_id, deployment_id=deployment_id)
+
+
+def remove_old(conn: Connection, *, days: float) -> int:
+    """Remove operations that ended more than `days` days ago. Returns the number of removed operations."""
+    return _REMOVE_OLD.count(conn, days=days, limit=REMOVED_AT_ONCE)
+
+
+# Execution
+
+
+def due(conn: Connection) -> list[UUID]:
+    """Return the operations that are not complete, oldest first."""
+    return [row["id"] for row in _DUE.rows(conn)]
+
+
+def next_runs(conn: Connection, operation_id: UUID, *, limit: int) -> Sequence[Row]:
+    """Return the next runs of an operation. Completes the operation if there are none."""
+    rows = _NEXT.rows(conn, id=operation_id, limit=limit)
+    if not rows:
+        _FINISH.count(conn, id=operation_id)
+    return rows
+
+
+class _NotNext(RunyardError):
+    """Another process handles the run, or the operation has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """One run of an operation, and the record of what was done to it."""
+
+    operation_id: UUID
+    row: Row  # of `next_runs`
+
+    def begin(self, conn: Connection) -> None:
+        """Lock the run's record. Raises _NotNext."""
+        if _LOCK.row(conn, operation_id=self.operation_id, position=self.row["position"]) is None:
+            raise _NotNext
+
+    def complete(self, conn: Connection, created: Sequence[Created]) -> None:
+        """Record the run that a retry created."""
+        self.record(conn, Outcome.DONE, new_run_id=created[0].run_id)
+
+    def record(
+        self, conn: Connection, outcome: Outcome, detail: str | None = None, new_run_id: UUID | None = None
+    ) -> None:
+        """Record what was done to the run."""
+        _FINISH_RUN.count(
+            conn,
+            operation_id=self.operation_id,
+            position=self.row["position"],
+            outcome=outcome,
+            detail=detail,
+            new_run_id=new_run_id,
+        )
+
+
+def handle(operation_id: UUID, row: Row, settings: Settings) -> None:
+    """Retry or cancel one run of an operation, and record the outcome.
+
+    Raises Unavailable: the run is handled later. Another error than a refusal is recorded as `failed`.
+    """
+    handling = Handling(operation_id, row)
+    try:
+        if row["action"] == Action.RETRY:
+            _retry(handling, settings)
+        else:
+            _cancel(handling, settings)
+    except _NotNext:
+        return
+    except (Refused, Denied) as error:
+        with connection() as conn:
+            handling.record(conn, Outcome.SKIPPED, error.message)
+
+
+def fail(operation_id: UUID, row: Row, reason: str) -> None:
+    """Record that an unexpected error ended the handling of a run."""
+    with connection() as conn:
+        Handling(operation_id, row).record(conn, Outcome.FAILED, reason)
+
+
+def _retry(handling: Handling, settings: Settings) -> None:
+    row = handling.row
+    with connection() as conn:
+        deployment = _deployment(conn, row)
+        failed = read.get(conn, deployment.id, row["run_id"], thread_id=row["thread_id"])
+    creator = Creator(
+        deployment,
+        user=failed["kwargs"]["config"].get("configurable", {}).get("langgraph_auth_user"),
+        max_pending_per_thread=settings.max_pending_per_thread,
+        event_retention_seconds=settings.event_retention_seconds,
+    )
+    rule = RetryRun(row["run_id"], force=row["force"])
+    request = RunRequest(assistant_id="", thread_id=row["thread_id"], rule=rule)
+    creation.create_runs(creator, [request], part=handling)
+
+
+def _deployment(conn: Connection, row: Row) -> DeploymentRef:
+    deployment = deployments.resolve_by_id(conn, row["deployment_id"])
+    if deployment is None:
+        raise NotFound("The deployment is deleted.")
+    if row["revision_id"] is None:
+        return deployment
+    return replace(deployment, active_revision_id=row["revision_id"], is_pinned=True)
+
+
+def _cancel(handling: Handling, settings: Settings) -> None:
+    row = handling.row
+    with connection() as conn:
+        handling.begin(conn)
+        stopped = cancel.cancel_run(
+            conn, row["deployment_id"], row["thread_id"], row["run_id"], reason=CANCEL_REASON
+        )
+        handling.record(conn, Outcome.DONE)
+    publish_cancels([stopped], settings.event_retention_seconds)
