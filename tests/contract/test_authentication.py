@@ -216,48 +216,50 @@ def moved(answer: Response) -> Response:
     return Response(status=307, headers={"Location": "http://169.254.169.254/"})
 
 
-@pytest.mark.parametrize(
-    ("bend", "status"),
-    [
-        (lambda _: Response(b'{"error":"invalid_grant"}', 400), 422),
-        (lambda _: Response(b'{"error":"bad_verification_code"}', 200), 422),
-        (lambda _: Response(b'{"ok":false}', 200), 422),
-        (lambda _: Response(b'{"error":"slow_down"}', 429), 502),
-        (lambda _: Response(b'{"error":"oops"}', 503), 502),
-        (lambda _: Response(b"<html>hush</html>", 200), 502),
-        (lambda _: Response(b"\xff\xfe", 200), 502),
-        (lambda _: Response(b"[]", 200), 502),
-        (lambda _: Response(b"{}", 200), 502),
-        (lambda _: Response(b"", 200), 502),
-        (changed(access_token=None), 502),
-        (changed(access_token=""), 502),
-        (changed(access_token={"hush": 1}), 502),
-        (changed(access_token="a\nb"), 502),
-        (lambda _: Response(b'{"access_token":"' + b"x" * 2_000_000 + b'"}', 200), 502),
-        (moved, 502),
-        (slowly(1.0), 502),
-    ],
-)
-def test_a_token_endpoint_that_fails_is_reported_without_its_message(
-    users: Users,
-    server: OAuthServer,
-    bend: Callable[[Response], Response],
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        egress.request, "__kwdefaults__", {**egress.request.__kwdefaults__, "timeout_seconds": 0.5}
-    )
-    users.provider()
+FAILING: list[tuple[Callable[[Response], Response], int]] = [
+    (lambda _: Response(b'{"error":"invalid_grant"}', 400), 422),
+    (lambda _: Response(b'{"error":"bad_verification_code"}', 200), 422),
+    (lambda _: Response(b'{"ok":false}', 200), 422),
+    (lambda _: Response(b'{"error":"slow_down"}', 429), 502),
+    (lambda _: Response(b'{"error":"oops"}', 503), 502),
+    (lambda _: Response(b"<html>hush</html>", 200), 502),
+    (lambda _: Response(b"\xff\xfe", 200), 502),
+    (lambda _: Response(b"[]", 200), 502),
+    (lambda _: Response(b"{}", 200), 502),
+    (lambda _: Response(b"", 200), 502),
+    (changed(access_token=None), 502),
+    (changed(access_token=""), 502),
+    (changed(access_token={"hush": 1}), 502),
+    (changed(access_token="a\nb"), 502),
+    (lambda _: Response(b'{"access_token":"' + b"x" * 2_000_000 + b'"}', 200), 502),
+    (moved, 502),
+]
+
+
+def failed(users: Users, server: OAuthServer, user_id: str, bend: Callable[[Response], Response]) -> int:
+    """Send a user back from a token endpoint that fails. Returns the status of the answer, which has no secrets."""
     server.bend = bend
-    asked = users.ask()
+    asked = users.ask(user_id=user_id)
     sent = returned(server.consent(asked["url"]))
     response = users.control.post("/v2/auth/callback/acme", {"code": sent["code"], "state": sent["state"]})
-    assert response.status_code == status
     assert "hush" not in response.text
     assert "internal" not in response.text
     assert users.wait(asked["auth_id"])["status"] == "failed"
     assert users.control.get("/v2/auth/tokens").json == []
+    return response.status_code
+
+
+def test_a_token_endpoint_that_fails_is_reported_without_its_message(
+    users: Users, server: OAuthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users.provider()
+    for number, (bend, status) in enumerate(FAILING):
+        assert (number, failed(users, server, f"user-{number}", bend)) == (number, status)
+
+    monkeypatch.setattr(
+        egress.request, "__kwdefaults__", {**egress.request.__kwdefaults__, "timeout_seconds": 0.5}
+    )
+    assert failed(users, server, "waits", slowly(1.0)) == 502
 
 
 def test_a_token_endpoint_that_is_down_is_reported(users: Users, server: OAuthServer) -> None:

@@ -149,34 +149,28 @@ def upload(stack: Stack, name: str, archive: bytes) -> None:
         )
 
 
-def packed(*entries: tuple[str, bytes, bytes]) -> bytes:
+def packed(name: str, kind: bytes, data: bytes) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as tar:
-        for name, kind, data in entries:
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname, info.size = kind, "/etc/passwd", len(data)
-            tar.addfile(info, io.BytesIO(data))
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname, info.size = kind, "/etc/passwd", len(data)
+        tar.addfile(info, io.BytesIO(data))
     return made.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("name", "archive", "reason"),
-    [
-        ("bomb", packed(("zeros", tarfile.REGTYPE, bytes(64 * 2**20))), "it unpacks to more than 200 times"),
-        ("link", packed(("a", tarfile.SYMTYPE, b"")), "'a' is neither a regular file nor a directory"),
-        ("escape", packed(("../../a", tarfile.REGTYPE, b"x")), "'../../a' leaves the archive"),
-        ("zip", b"PK\x03\x04" + bytes(200), "it is not a whole gzip tar archive"),
-        ("torn", gzip.compress(os.urandom(5000))[:3000], "it is not a whole gzip tar archive"),
-    ],
-    ids=["bomb", "link", "escape", "zip", "torn"],
-)
-def test_an_archive_that_wants_to_do_harm_is_refused(
-    stack: Stack, name: str, archive: bytes, reason: str
-) -> None:
-    upload(stack, name, archive)
+def test_archives_that_want_to_do_harm_are_refused(stack: Stack) -> None:
+    archives = {
+        "bomb": (packed("zeros", tarfile.REGTYPE, bytes(64 * 2**20)), "it unpacks to more than 200 times"),
+        "link": (packed("a", tarfile.SYMTYPE, b""), "'a' is neither a regular file nor a directory"),
+        "escape": (packed("../../a", tarfile.REGTYPE, b"x"), "'../../a' leaves the archive"),
+        "zip": (b"PK\x03\x04" + bytes(200), "it is not a whole gzip tar archive"),
+        "torn": (gzip.compress(os.urandom(5000))[:3000], "it is not a whole gzip tar archive"),
+    }
+    for name, (archive, _) in archives.items():
+        upload(stack, name, archive)
+    for name, (_, reason) in archives.items():
+        revision = reaches(stack, name, "BUILD_FAILED", "CREATE_FAILED", "DEPLOYED")
 
-    revision = reaches(stack, name, "BUILD_FAILED", "CREATE_FAILED", "DEPLOYED")
-
-    assert revision["status"] == "BUILD_FAILED"
-    assert revision["status_message"].startswith(f"unpack: the source archive is refused: {reason}")
-    wait_until(lambda: not list((stack.data_dir / "revisions").glob(f"{revision['id']}*")))
+        assert revision["status"] == "BUILD_FAILED"
+        assert revision["status_message"].startswith(f"unpack: the source archive is refused: {reason}")
+        wait_until(lambda built=revision: not list((stack.data_dir / "revisions").glob(f"{built['id']}*")))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from shared.runs import cancel
 from shared.runs.drafts import RunRequest
 from shared.settings import Settings
 from shared.threads import records
-from tests.support import factories
+from tests.support import factories, host_forks
 from tests.support.creating import insert_run
 from tests.support.greened import World, constants
 from tests.support.waiting import until
@@ -47,10 +47,10 @@ HOST = Path(workers.__file__).parent / "graph_host"
 
 
 def prepare(revision_id: UUID) -> PreparedHost:
-    """Return the host command that a prepared environment would have. This interpreter serves as the environment."""
+    """Return a host command like that of a prepared environment. The host is forked with its libraries loaded."""
     config = {"graphs": {name: f"./kitchen.py:{name}" for name in GRAPHS}}
     env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
-    command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
+    command = HostCommand(host_forks.stand_in(HOST), str(KITCHEN), env)
     return PreparedHost(command, show)
 
 
@@ -186,8 +186,15 @@ def bench(world: World, **settings: Any) -> Iterator[Bench]:
             yield made
         finally:
             del broker.notifier.notify
-            gevent.killall([*made.runner._loops, made.deploy_log._greenlet])
+            end_loops([*made.runner._loops, made.deploy_log._greenlet])
             made.runner.close()
+
+
+def end_loops(loops: Sequence[gevent.Greenlet]) -> None:
+    """Kill loops until all have ended: one that is killed during a statement may only see a database error, and go on."""
+    while alive := [loop for loop in loops if not loop.dead]:
+        gevent.killall(alive, block=False)
+        gevent.joinall(alive, timeout=1)
 
 
 def names(found: list[Event]) -> list[str]:

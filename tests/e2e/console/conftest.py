@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.console import SECONDS
@@ -11,5 +9,5 @@ from tests.support.console import SECONDS
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.nodeid.startswith("tests/e2e/console/"):
             item.add_marker(pytest.mark.timeout(SECONDS + 180))

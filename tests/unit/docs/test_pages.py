@@ -152,11 +152,10 @@ def test_the_forms_for_issues_are_ones_that_github_shows() -> None:
             assert field["attributes"].get("label" if field["type"] != "markdown" else "value")
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"), list(generate.pages()), ids=lambda value: getattr(value, "name", "")
-)
-def test_generated_pages_match_the_code(path: Path, expected: str) -> None:
-    assert path.read_text() == expected, "make docs"
+def test_generated_pages_match_the_code() -> None:
+    different = [path.name for path, expected in generate.pages() if path.read_text() != expected]
+
+    assert not different, "make docs"
 
 
 def test_the_page_of_settings_has_every_setting() -> None:
