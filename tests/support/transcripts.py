@@ -8,24 +8,39 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.hosts import Checkpointed, HostProcess, graph_host
+from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 
 STREAMED = Path(__file__).parents[1] / "projects" / "streamed"
 RECORDED = Path(__file__).parents[1] / "unit" / "graph_host" / "streams"
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"text": "a"}
-# Runs of each graph, in order on one thread: its input, or the value that resumes it.
+# Runs of each graph, in order on one thread: its input, or the value that resumes it. `answers` resumes interrupts by their
+# values, and `before` continues from the checkpoint at which these nodes were next.
 RUNS: dict[str, list[dict[str, Any]]] = {
     "agent": [{"input": HI}],
     "nested": [{"input": HI}],
     "asks": [{"input": TEXT}, {"command": {"resume": "yes"}}, {"command": {"resume": "so"}}],
     "both": [{"input": HI}],
     "writes": [{"input": TEXT}],
+    "parallels": [
+        {"input": TEXT},
+        {"answers": {"right?": "r"}},
+        {"answers": {"left?": "l"}},
+        {"command": {"resume": 1}},
+        {"command": {"resume": 2}},
+    ],
+    "steps": [
+        {"input": {"input": "a"}, "interrupt_before": ["second"]},
+        {"input": None},
+        {"input": {"input": "b"}, "before": ["second"]},
+        {"input": None, "before": ["first"]},
+    ],
+    "fails": [{"input": TEXT}],
 }
 GRAPHS = {name: f"./graphs.py:{name}" for name in RUNS}
 MODES = [
@@ -85,11 +100,26 @@ def _is_left_out(key: str, value: Any) -> bool:
     return key in LEFT_OUT or (key == "checkpoint" and bool(value) and "checkpoint_id" in value)
 
 
+def executed(thread: Checkpointed, graph_id: str, run: Mapping[str, Any], **more: Any) -> Run:
+    """Execute one of a graph's runs on its thread."""
+    spec = {**run, **more}
+    if answers := spec.pop("answers", None):
+        waiting = thread.query("state", graph_id)["interrupts"]
+        spec["command"] = {
+            "resume": {item["id"]: answers[item["value"]] for item in waiting if item["value"] in answers}
+        }
+    if nodes := spec.pop("before", None):
+        history = thread.query("history", graph_id, limit=20, before=None, filter=None)
+        place = next(state["checkpoint"] for state in history if state["next"] == nodes)
+        spec["config"] = {"configurable": place}
+    return thread.run(graph_id, **spec)
+
+
 def streamed(host: HostProcess, graph_id: str, modes: str, *, subgraphs: bool) -> list[str]:
     """Run the graph on a host and return the transcript, without the events of protocol v2."""
     thread = Checkpointed(host)
     asked = {"stream_mode": modes.split(), "subgraphs": subgraphs}
-    runs = [thread.run(graph_id, **run, **asked).events for run in RUNS[graph_id]]
+    runs = [executed(thread, graph_id, run, **asked).events for run in RUNS[graph_id]]
     classic = [[event for event in events if not event[0].startswith("~")] for events in runs]
     return transcript(classic)
 

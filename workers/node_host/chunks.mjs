@@ -3,7 +3,7 @@
 import { PRIVATE } from "./checkpoints/run_checkpoints.mjs";
 import { isMessage } from "./messages.mjs";
 import { INTERRUPT, errorOf, withMap } from "./outcome.mjs";
-import { plain } from "./serialization.mjs";
+import { errorRecord, plain } from "./serialization.mjs";
 
 export function isInterrupted(payload) {
   return typeof payload === "object" && payload !== null && Array.isArray(payload[INTERRUPT]);
@@ -38,6 +38,11 @@ export function messageMetadata(metadata) {
   return tags?.length ? { ...rest, tags } : rest;
 }
 
+/** Whether a task's end is the way in which a node of a subgraph hands over to the graph around it. */
+export function isHandover(payload) {
+  return payload.error?.name === "ParentCommand";
+}
+
 /** Return the begin or end of a task as Python's events contain it. */
 export function taskOf(payload) {
   if (!("result" in payload)) {
@@ -47,7 +52,7 @@ export function taskOf(payload) {
   const { error, result, interrupts } = payload;
   return {
     ...payload,
-    error: error ? errorOf(error) : null,
+    error: error ? errorRecord(error) : null,
     // up to version 0.3 a list of pairs
     result: Array.isArray(result) ? Object.fromEntries(result) : (result ?? {}),
     interrupts: (interrupts ?? []).map(streamed),

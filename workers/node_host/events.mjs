@@ -6,7 +6,7 @@
  */
 
 import {
-  checkpointOf, emptied, isInterrupted, messageMetadata, streamed, taskOf, updatesOf, withCheckpoint,
+  checkpointOf, emptied, isHandover, isInterrupted, messageMetadata, streamed, taskOf, updatesOf, withCheckpoint,
 } from "./chunks.mjs";
 import * as frames from "./frames.mjs";
 import { isChunk, isMessage, record, streamedRecord } from "./messages.mjs";
@@ -21,7 +21,6 @@ const { now } = Date;
 
 // Modes requested from LangGraph without a reader, since a reader may join later.
 const UNREAD = ["updates"];
-const HIDDEN = "langsmith:hidden";
 
 /**
  * The events requested of a run: by its creator, and by readers that joined before it began (`joined`). A creator that
@@ -56,6 +55,7 @@ export class EventWriter {
   #id;
   #modes;
   #maxBytes;
+  #showsSubgraphs;
   #handlers = new Map();
   #unread = new Map();
   #held = new Map(); // by namespace: the interrupts of this step in `updates` and `values`
@@ -75,6 +75,7 @@ export class EventWriter {
     this.#id = id;
     this.#modes = request.modes;
     this.#maxBytes = maxBytes;
+    this.#showsSubgraphs = request.subgraphs;
     this.#addHandlers(request);
     if (this.#modes.has(PROTOCOL)) {
       this.#joinProtocol(new ProtocolWriter(this.protocolLog(), this.calls));
@@ -121,6 +122,23 @@ export class EventWriter {
     return [...new Set([...this.#handlers.keys(), ...this.#unread.keys()])];
   }
 
+  /**
+   * Whether to request the chunks of subgraphs from LangGraph. Without them it gives a subgraph's custom events the place of
+   * the root's.
+   */
+  get needsSubgraphs() {
+    return this.#showsSubgraphs || this.#modes.has("custom");
+  }
+
+  /**
+   * The newest values without interrupts. LangGraph's own output of an interrupted run lacks those of the last step's
+   * tasks.
+   */
+  get output() {
+    const { [INTERRUPT]: _, ...output } = this.shown ?? {};
+    return isInterrupted(this.shown) ? output : this.shown;
+  }
+
   /** Declare that `values` contain only the keys of the graph's output schema. Called before the first chunk. */
   showPart() {
     this.shown = {};
@@ -157,7 +175,10 @@ export class EventWriter {
     if (mode === "messages") {
       this.calls.count(payload[0]);
     }
-    this.#handlers.get(mode)?.call(this, ns, payload);
+    const isShown = !ns.length || this.#showsSubgraphs;
+    if (isShown && !isHandover(mode === "debug" ? payload.payload : payload)) {
+      this.#handlers.get(mode)?.call(this, ns, payload);
+    }
     if (mode === "messages") {
       this.calls.settle();
     }
@@ -383,12 +404,5 @@ export class EventWriter {
       inner = taskOf(inner);
     }
     this.emit("debug", ns, dumps({ ...payload, payload: inner }));
-  }
-
-  /** Write an item of LangChain's event stream. */
-  onLibraryEvent(event) {
-    if (!event.tags?.includes(HIDDEN)) {
-      this.emit("events", [], dumps({ ...event, parent_ids: [] }));
-    }
   }
 }

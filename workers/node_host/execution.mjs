@@ -7,8 +7,10 @@ import { storage as currentStorage } from "./current.mjs";
 import { EventWriter, streamRequest } from "./events.mjs";
 import * as frames from "./frames.mjs";
 import {
-  AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, defined, queryConfig, runConfig, runMetadata,
+  AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, defined, isResumeMap, queryConfig,
+  runConfig, runMetadata,
 } from "./inputs.mjs";
+import { LibraryEvents } from "./library_events.mjs";
 import { Outcome, readState, stateRecord } from "./outcome.mjs";
 import { LOGGER, userStack } from "./output.mjs";
 import { PROTOCOL, answeredInterrupts, writeAnswered, writeRequested } from "./protocol/log.mjs";
@@ -24,6 +26,11 @@ const GIVE_UP_MS = 5_000;
 /** The graph was started without input. */
 class EmptyInputError extends Error {
   name = "EmptyInputError";
+}
+
+/** LangGraph for Python would refuse the run with this error. */
+class RuntimeError extends Error {
+  name = "RuntimeError";
 }
 
 /**
@@ -190,6 +197,8 @@ export class Execution {
   /**
    * Write events that mark the interrupts answered by this run's resume. Other clients that have the thread open then know
    * that these interrupts need no answer any more.
+   *
+   * Throws RuntimeError, as LangGraph for Python does, if one value would answer several interrupts.
    */
   async #sendAnswers(config) {
     const { command, temporary, resume_from_checkpoint: fromCheckpoint } = this.#spec;
@@ -197,7 +206,14 @@ export class Execution {
     if (resume === null || temporary || fromCheckpoint) {
       return;
     }
-    writeAnswered(this.#events.protocolLog(), await answeredInterrupts(this.#shared.saver, config, resume));
+    const answered = await answeredInterrupts(this.#shared.saver, config, resume);
+    if (answered.length > 1 && !isResumeMap(resume)) {
+      throw new RuntimeError(
+        "When there are multiple pending interrupts, you must specify the interrupt id when resuming. " +
+          "Docs: https://docs.langchain.com/oss/javascript/langgraph/interrupts",
+      );
+    }
+    writeAnswered(this.#events.protocolLog(), answered);
   }
 
   #options(graph, config) {
@@ -219,7 +235,7 @@ export class Execution {
       callbacks,
       signal: this.#abort.signal,
       streamMode: this.#events.graphModes,
-      subgraphs: this.#request.subgraphs,
+      subgraphs: this.#events.needsSubgraphs,
       interruptBefore: spec.interrupt_before ?? undefined,
       interruptAfter: spec.interrupt_after ?? undefined,
       durability,
@@ -237,7 +253,9 @@ export class Execution {
   /** Yield the chunks of the graph's stream, taken from LangChain's event stream, and write its other events. */
   async *#withLibraryEvents(graph, options) {
     const root = this.#spec.run_id;
-    const stream = graph.streamEvents(this.#graphInput(), { ...options, version: "v2" });
+    const library = new LibraryEvents(root);
+    const callbacks = [...options.callbacks, library];
+    const stream = graph.streamEvents(this.#graphInput(), { ...options, callbacks, version: "v2" });
     for await (const event of stream) {
       if (event.run_id === root && event.event === "on_chain_stream") {
         yield options.subgraphs ? event.data.chunk : [[], ...event.data.chunk];
@@ -245,8 +263,9 @@ export class Execution {
       }
       if (event.run_id === root && event.event === "on_chain_end") {
         this.#events.finish(); // the graph's end is its last event
+        event.data.output = this.#events.output ?? event.data.output;
       }
-      this.#events.onLibraryEvent(event);
+      library.converted(event).forEach((shown) => this.#events.emit("events", [], dumps(shown)));
     }
   }
 

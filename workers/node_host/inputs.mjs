@@ -3,7 +3,7 @@
 import { CHECKPOINT_KEYS } from "./checkpoints/run_checkpoints.mjs";
 
 const { isArray } = Array;
-export const INTERRUPT_ID = /^[0-9a-f]{32}$/;
+const INTERRUPT_ID = /^[0-9a-f]{32}$/;
 export const AUTH_USER = "langgraph_auth_user"; // key in `configurable`
 
 /** A strict resume does not match the interrupts that wait for an answer. */
@@ -84,12 +84,17 @@ export function commandOf(command, langgraph) {
   return new langgraph.Command(defined(fields));
 }
 
+/** Whether a resume answers interrupts by their ids. */
+export function isResumeMap(resume) {
+  const isObject = typeof resume === "object" && resume !== null && !isArray(resume);
+  return isObject && Object.keys(resume).every((name) => INTERRUPT_ID.test(name));
+}
+
 /** Throw UnknownInterruptError unless the resume answers waiting interrupts or continues from a breakpoint. */
 export function checkResume(resume, record) {
   const pending = record.tasks.flatMap((task) => task.interrupts.map((interrupt) => interrupt.id));
-  const isMap = typeof resume === "object" && resume !== null && !isArray(resume);
-  const names = isMap ? Object.keys(resume) : [];
-  if (isMap && names.every((name) => INTERRUPT_ID.test(name))) {
+  if (isResumeMap(resume)) {
+    const names = Object.keys(resume);
     if (!names.length) {
       throw new UnknownInterruptError("The resume map names no interrupt");
     }

@@ -115,9 +115,46 @@ function isOpen(values) {
 
 /** Return the thread's state, including the states of interrupted subgraphs, whose tasks raised the interrupts. */
 export async function readState(graph, config) {
-  const snapshot = await graph.getState(config);
+  const snapshot = await stateAt(graph, config);
   const isNested = snapshot.tasks.some((task) => task.interrupts?.length && task.state !== undefined);
-  return isNested ? await graph.getState(config, { subgraphs: true }) : snapshot;
+  return isNested ? await stateAt(graph, config, { isDeep: true }) : snapshot;
+}
+
+/** Return the state at a config, with the states of the subgraphs in its tasks if `isDeep`. */
+export async function stateAt(graph, config, { isDeep = false } = {}) {
+  return await withPlaces(graph, config, await graph.getState(config, { subgraphs: isDeep }), isDeep);
+}
+
+/** Add the places of failed subgraphs, or their states if `isDeep`, which LangGraph leaves out of a snapshot's tasks. */
+export async function withPlaces(graph, config, snapshot, isDeep = false) {
+  const { checkpoint_ns: ns = "" } = snapshot.config?.configurable ?? {};
+  for (const task of snapshot.tasks) {
+    const place = `${ns && `${ns}|`}${task.name}:${task.id}`;
+    if (isSnapshot(task.state)) {
+      await withPlaces(graph, config, task.state, isDeep);
+    } else if (task.error && task.state === undefined && (await isStored(graph, place))) {
+      const { checkpoint_id: _, ...configurable } = config.configurable;
+      const inner = { configurable: { ...configurable, checkpoint_ns: place } };
+      task.state = isDeep ? await stateAt(graph, inner, { isDeep }) : inner;
+    }
+  }
+  return snapshot;
+}
+
+/** Whether a namespace is that of a subgraph with checkpoints. */
+async function isStored(graph, ns) {
+  const subgraph = await subgraphAt(graph, ns);
+  return subgraph !== null && subgraph.checkpointer !== false;
+}
+
+/** Return a graph's subgraph at a checkpoint namespace; null if it has none there. */
+export async function subgraphAt(graph, ns) {
+  const parts = ns.split("|").filter((part) => !/^\d+$/.test(part));
+  const name = parts.map((part) => part.split(":")[0]).join("|");
+  for await (const [, subgraph] of graph.getSubgraphsAsync(name, true)) {
+    return subgraph;
+  }
+  return null;
 }
 
 /**

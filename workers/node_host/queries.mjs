@@ -11,7 +11,9 @@ import { Overlay } from "./checkpoints/storage.mjs";
 import { storage as currentStorage } from "./current.mjs";
 import * as frames from "./frames.mjs";
 import { AUTH_USER, commandOf, configurableOf, queryConfig } from "./inputs.mjs";
-import { emptyRecord, interruptsByTask, isSnapshot, readState, stateRecord } from "./outcome.mjs";
+import {
+  emptyRecord, interruptsByTask, isSnapshot, readState, stateAt, stateRecord, subgraphAt, withPlaces,
+} from "./outcome.mjs";
 import { dumps, errorRecord, withoutNul } from "./serialization.mjs";
 
 const { stringify } = JSON;
@@ -104,7 +106,7 @@ export class Query {
       return emptyState(this.#threadId, checkpoint ?? {});
     }
     const config = queryConfig(this.#document, checkpoint);
-    const snapshot = await graph.getState(config, { subgraphs: Boolean(subgraphs) });
+    const snapshot = await stateAt(graph, config, { isDeep: Boolean(subgraphs) });
     return stateDocument(snapshot, this.#checkpoints, { isDeep: Boolean(subgraphs) });
   }
 
@@ -121,6 +123,7 @@ export class Query {
     };
     const states = [];
     for await (const snapshot of graph.getStateHistory(config, options)) {
+      await withPlaces(graph, config, snapshot);
       states.push(stateDocument(snapshot, this.#checkpoints, { hasValues: values }));
     }
     return states;
@@ -151,6 +154,11 @@ export class Query {
   }
 }
 
+/** Whether a graph has the subgraph of a checkpoint namespace. */
+async function hasNamespace(graph, ns) {
+  return !ns || (await subgraphAt(graph, ns)) !== null;
+}
+
 /** Return a state in the shape of the API, with the states of the subgraphs that wait in its tasks if `isDeep`. */
 function stateDocument(snapshot, run, { isDeep = false, hasValues = true } = {}) {
   const record = stateRecord(snapshot, run);
@@ -173,19 +181,6 @@ export function refusal(error, kind = "failed") {
 function updateOf({ values, command, as_node: asNode }, langgraph) {
   const update = command ? commandOf(command, langgraph) : (values ?? null);
   return { values: update, ...(asNode ? { asNode } : {}) };
-}
-
-/** Whether a graph has the subgraph of a checkpoint namespace. */
-async function hasNamespace(graph, ns) {
-  if (!ns) {
-    return true;
-  }
-  const parts = ns.split("|").filter((part) => !/^\d+$/.test(part));
-  const name = parts.map((part) => part.split(":")[0]).join("|");
-  for await (const _ of graph.getSubgraphsAsync(name, true)) {
-    return true;
-  }
-  return false;
 }
 
 /** Return an empty state for an address that has no state. */

@@ -168,6 +168,10 @@ function objectShape(value, message, around) {
   if (value.lg_name === "Send") {
     return { node: value.node, args: shape(value.args, message, around) ?? null };
   }
+  if (value.lg_name === "Command") {
+    const { graph = null, update = null, resume = null, goto } = value;
+    return entries({ graph, update, resume, goto }, message, around);
+  }
   if (typeof value.toJSON === "function") {
     return shape(value.toJSON(), message, around);
   }

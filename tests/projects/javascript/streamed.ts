@@ -141,8 +141,8 @@ async function talk() {
     await turn("left is over");
     return said;
   };
-  const right = new Speaker({ words: ["r1", "r2"], before: turn }).invoke("hi");
-  return { messages: await Promise.all([left(), right]) };
+  const right = () => new Speaker({ words: ["r1", "r2"], before: turn }).invoke("hi");
+  return { messages: await Promise.all([left(), right()]) };
 }
 
 export const both = new StateGraph(Chat).addNode("talk", talk).addEdge(START, "talk").compile();
@@ -171,4 +171,55 @@ export const writes = new StateGraph(State)
   .addNode("silent", async () => null)
   .addEdge(START, "write")
   .addEdge("leaf", "silent")
+  .compile();
+
+// Three parallel nodes, two of which interrupt, before a node that interrupts twice
+
+export const parallels = new StateGraph(State)
+  .addNode("left", async () => ({ log: [interrupt("left?")] }))
+  .addNode("right", async () => ({ log: [interrupt("right?")] }))
+  .addNode("third", async () => ({ log: ["third"] }))
+  .addNode("twice", async () => ({ log: [interrupt("first?"), interrupt("second?")] }))
+  .addEdge(START, "left")
+  .addEdge("left", "twice")
+  .addEdge(START, "right")
+  .addEdge("right", "twice")
+  .addEdge(START, "third")
+  .addEdge("third", "twice")
+  .compile();
+
+// Keys that LangChain's events treat as whole values; run with breakpoints and from earlier checkpoints
+
+const Asked = Annotation.Root({ input: Annotation<string>, output: Annotation<string> });
+
+export const steps = new StateGraph(Asked)
+  .addNode("first", async ({ input }) => ({ output: `${input} first` }))
+  .addNode("second", async ({ output }) => ({ output: `${output} second` }))
+  .addEdge(START, "first")
+  .addEdge("first", "second")
+  .compile();
+
+// A subgraph that hands over to its parent, and one that fails
+
+class BrokenError extends Error {
+  name = "BrokenError";
+}
+
+const hands = new StateGraph(State)
+  .addNode("one", async () => ({ log: ["one"] }))
+  .addNode("hand_over", async () =>
+    new Command({ graph: Command.PARENT, update: { log: ["handed over"] }, goto: "breaks" }))
+  .addEdge(START, "one")
+  .addEdge("one", "hand_over");
+const breaks = new StateGraph(State)
+  .addNode("one", async () => ({ log: ["one"] }))
+  .addNode("broken", async () => {
+    throw new BrokenError("it broke");
+  })
+  .addEdge(START, "one")
+  .addEdge("one", "broken");
+export const fails = new StateGraph(State)
+  .addNode("hands", hands.compile(), { ends: ["breaks"] })
+  .addNode("breaks", breaks.compile())
+  .addEdge(START, "hands")
   .compile();

@@ -187,3 +187,67 @@ async def silent(state: State) -> None:
 
 writes = StateGraph(State).add_node("write", write, destinations=("leaf",)).add_node(leaf).add_node(silent)
 writes = writes.add_edge(START, "write").add_edge("leaf", "silent").compile()
+
+# Three parallel nodes, two of which interrupt, before a node that interrupts twice
+
+
+async def left(state: State) -> State:
+    return {"log": [interrupt("left?")]}
+
+
+async def right(state: State) -> State:
+    return {"log": [interrupt("right?")]}
+
+
+async def third(state: State) -> State:
+    return {"log": ["third"]}
+
+
+async def twice(state: State) -> State:
+    return {"log": [interrupt("first?"), interrupt("second?")]}
+
+
+parallels = StateGraph(State).add_node(left).add_node(right).add_node(third).add_node(twice)
+for name in ("left", "right", "third"):
+    parallels = parallels.add_edge(START, name).add_edge(name, "twice")
+parallels = parallels.compile()
+
+# Keys that LangChain's events treat as whole values; run with breakpoints and from earlier checkpoints
+
+
+class Asked(TypedDict, total=False):
+    input: str
+    output: str
+
+
+async def first(state: Asked) -> Asked:
+    return {"output": f"{state['input']} first"}
+
+
+async def second(state: Asked) -> Asked:
+    return {"output": f"{state['output']} second"}
+
+
+steps = StateGraph(Asked).add_node(first).add_node(second).add_edge(START, "first").add_edge("first", "second")
+steps = steps.compile()
+
+# A subgraph that hands over to its parent, and one that fails
+
+
+class BrokenError(Exception):
+    """An error that has the same name in JavaScript."""
+
+
+async def hand_over(state: State) -> Command[Any]:
+    return Command(graph=Command.PARENT, update={"log": ["handed over"]}, goto="breaks")
+
+
+async def broken(state: State) -> State:
+    raise BrokenError("it broke")
+
+
+_hands = StateGraph(State).add_node(one).add_node(hand_over)
+_hands.add_edge(START, "one").add_edge("one", "hand_over")
+_breaks = StateGraph(State).add_node(one).add_node(broken).add_edge(START, "one").add_edge("one", "broken")
+fails = StateGraph(State).add_node("hands", _hands.compile(), destinations=("breaks",))
+fails = fails.add_node("breaks", _breaks.compile()).add_edge(START, "hands").compile()

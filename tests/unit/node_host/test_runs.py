@@ -112,6 +112,16 @@ def test_interrupts_of_parallel_nodes_share_an_event_and_are_answered_by_id(thre
     assert done.outcome["thread_status"] == "idle"
 
 
+def test_one_value_does_not_answer_several_interrupts(thread: Checkpointed) -> None:
+    thread.run("parallels", TEXT)
+
+    refused = thread.run("parallels", command={"resume": "which?"})
+
+    assert refused.outcome["error"]["error"] == "RuntimeError"
+    assert "you must specify the interrupt id" in refused.outcome["error"]["message"]
+    assert [item["value"] for item in refused.outcome["state"]["interrupts"]] == ["left?", "right?"]
+
+
 def test_open_and_answered_interrupts_are_events_of_every_run(thread: Checkpointed) -> None:
     asked = thread.run("asks_twice", TEXT)
     answered = thread.run("asks_twice", command={"resume": 1})

@@ -7,7 +7,7 @@
  * The events for interrupts are written for every run on a thread, even if no reader of protocol v2 is present.
  */
 
-import { INTERRUPT_ID } from "../inputs.mjs";
+import { isResumeMap } from "../inputs.mjs";
 import { dumps } from "../serialization.mjs";
 
 const { byteLength } = Buffer;
@@ -61,11 +61,8 @@ export class ProtocolLog {
 
 /** Return the ids of the interrupts that a run with this resume value answers. */
 export async function answeredInterrupts(saver, config, resume) {
-  if (typeof resume === "object" && resume !== null && !Array.isArray(resume)) {
-    const names = Object.keys(resume);
-    if (names.length && names.every((name) => INTERRUPT_ID.test(name))) {
-      return names;
-    }
+  if (isResumeMap(resume) && Object.keys(resume).length) {
+    return Object.keys(resume);
   }
   const checkpoint = await saver.getTuple(config);
   return checkpoint === undefined ? [] : openIds(checkpoint.pendingWrites ?? []);
