@@ -34,6 +34,7 @@ export class ModelCalls {
   #listeners = [];
   #calls = new Map();
   #ofMessages = new WeakMap(); // the calls of messages
+  #ofIds = new Map(); // the calls of models that report tokens without their chunk, by the id of LangGraph's chunks
   #returned = new Set(); // messages that nodes have returned, the newest
 
   copy() {
@@ -55,7 +56,7 @@ export class ModelCalls {
 
   /** Return the model call of a streamed message; undefined if it comes from no model call. */
   callOf(message) {
-    return this.#ofMessages.get(message);
+    return this.#ofMessages.get(message) ?? this.#ofIds.get(message?.id);
   }
 
   /** Whether a message was returned by a node. For messages of no model call. */
@@ -69,7 +70,10 @@ export class ModelCalls {
       const isOver = (call) => call.streamed >= (call.produced || (call.answer === undefined ? 0 : 1));
       const over = this.#ended.filter(isOver);
       this.#ended = this.#ended.filter((call) => !isOver(call));
-      over.forEach((call) => this.#listeners.forEach((listener) => listener(call)));
+      for (const call of over) {
+        this.#listeners.forEach((listener) => listener(call));
+        this.#ofIds.delete(chunkId(call.runId));
+      }
     }
   }
 
@@ -85,10 +89,15 @@ export class ModelCalls {
 
   handleLLMNewToken(_token, _index, runId, _parentRunId, _tags, fields) {
     const call = this.#calls.get(runId);
+    if (call === undefined) {
+      return;
+    }
+    call.produced++;
     const message = fields?.chunk?.message;
-    if (call !== undefined && message) {
-      call.produced++;
+    if (message) {
       this.#ofMessages.set(message, call);
+    } else {
+      this.#ofIds.set(chunkId(runId), call);
     }
   }
 
@@ -137,4 +146,9 @@ export class ModelCalls {
       this.#returned.delete(item);
     }
   }
+}
+
+/** Return the id that LangGraph gives the chunks of a model call. */
+function chunkId(runId) {
+  return `run-${runId}`;
 }

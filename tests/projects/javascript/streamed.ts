@@ -223,3 +223,20 @@ export const fails = new StateGraph(State)
   .addNode("breaks", breaks.compile())
   .addEdge(START, "hands")
   .compile();
+
+// A model that reports its tokens without their chunks, which Python has not
+
+class Typist extends Speaker {
+  async *said(message: AIMessageChunk, manager?: CallbackManagerForLLMRun) {
+    const text = String(message.content);
+    yield new ChatGenerationChunk({ message, text });
+    await manager?.handleLLMNewToken(text);
+  }
+}
+
+export const types = new StateGraph(Chat)
+  .addNode("speak", async () => ({ messages: [await new Typist({ words: ["a", "b"] }).invoke("hi")] }))
+  .addNode("later", async () => ({}))
+  .addEdge(START, "speak")
+  .addEdge("speak", "later")
+  .compile();

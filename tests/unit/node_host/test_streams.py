@@ -39,7 +39,7 @@ def python_host() -> Iterator[HostProcess]:
 
 @pytest.fixture(scope="module")
 def streaming_host(node_project: Path) -> Iterator[HostProcess]:
-    with node_host(node_project, {name: f"./streamed.ts:{name}" for name in RUNS}) as host:
+    with node_host(node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types")}) as host:
         assert "error" not in host.ready, host.ready
         yield host
 
@@ -127,6 +127,23 @@ def test_the_events_of_protocol_v2_are_those_of_the_python_host(
     # each library has its own order of parallel nodes
     order = sorted if graph_id == "parallels" else list
     assert order(protocol_events(streaming_host, graph_id)) == order(protocol_events(python_host, graph_id))
+
+
+def test_a_model_that_reports_tokens_without_their_chunks_ends_its_message(
+    streaming_host: HostProcess,
+) -> None:
+    run = streaming_host.run("types", {"messages": []}, stream_mode=["protocol", "messages-tuple"])
+
+    chunks = [message for message, _ in run.named("messages")]
+    assert [(chunk["content"], chunk["chunk_position"]) for chunk in chunks] == [
+        ("a", None), ("b", None), ("", "last"),
+    ]  # fmt: skip
+    events = [
+        (params["data"] or {}).get("event") or json.loads(name[1:])[0]
+        for name, params in run.events
+        if name.startswith(('~["messages"', '~["updates"'))
+    ]
+    assert events[-3:] == ["message-finish", "updates", "updates"]
 
 
 def test_a_reader_that_joins_late_gets_values_and_updates(streaming_host: HostProcess) -> None:
