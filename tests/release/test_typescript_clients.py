@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,7 @@ def test_a_javascript_program_uses_a_deployed_graph(deployment: tuple[str, str],
 def test_a_graph_calls_its_own_deployment_without_an_address(stack: Stack, kitchen: str) -> None:
     client = stack.sdk(kitchen)
 
-    assert client.runs.wait(None, "recurses", input={"n": 2})["log"] == ["bottom", "called", "called"]
-    remote = client.runs.wait(None, "far", input={"text": "x", "how": "nested"})
+    answer: Any = client.runs.wait(None, "recurses", input={"n": 2})
+    assert answer["log"] == ["bottom", "called", "called"]
+    remote: Any = client.runs.wait(None, "far", input={"text": "x", "how": "nested"})
     assert remote["log"] == ["before", "after", "near"]
