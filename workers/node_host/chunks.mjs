@@ -38,9 +38,10 @@ export function messageMetadata(metadata) {
   return tags?.length ? { ...rest, tags } : rest;
 }
 
-/** Whether a task's end is the way in which a node of a subgraph hands over to the graph around it. */
-export function isHandover(payload) {
-  return payload.error?.name === "ParentCommand";
+/** Whether a chunk is the end of a task that hands over to the graph around its own, which Python's streams leave out. */
+export function isHandover(mode, payload) {
+  const task = mode === "tasks" ? payload : mode === "debug" ? payload.payload : null;
+  return task?.error?.name === "ParentCommand";
 }
 
 /** Return the begin or end of a task as Python's events contain it. */

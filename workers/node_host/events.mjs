@@ -176,7 +176,7 @@ export class EventWriter {
       this.calls.count(payload[0]);
     }
     const isShown = !ns.length || this.#showsSubgraphs;
-    if (isShown && !isHandover(mode === "debug" ? payload.payload : payload)) {
+    if (isShown && !isHandover(mode, payload)) {
       this.#handlers.get(mode)?.call(this, ns, payload);
     }
     if (mode === "messages") {

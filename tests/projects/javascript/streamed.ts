@@ -158,6 +158,7 @@ export const writes = new StateGraph(State)
       const writer = getWriter();
       writer?.({ n: 1 });
       writer?.("text");
+      writer?.(null);
       await dispatchCustomEvent("mine", { x: 1 });
       await plus.invoke(1);
       return new Command({ update: { log: ["write"] }, goto: [new Send("leaf", { text: "a" })] });

@@ -171,6 +171,7 @@ async def write(state: State) -> Command[Any]:
     writer = get_stream_writer()
     writer({"n": 1})
     writer("text")
+    writer(None)
     await adispatch_custom_event("mine", {"x": 1})
     await RunnableLambda(lambda number: number + 1).with_config(run_name="plus", tags=["mine"]).ainvoke(1)
     return Command(update={"log": ["write"]}, goto=[Send("leaf", {"text": "a"})])

@@ -175,7 +175,8 @@ def states(host: HostProcess, graph_id: str) -> list[str]:
         outcome = executed(thread, graph_id, run)
         places = [task["checkpoint"] for task in outcome.outcome["state"]["tasks"] if task["checkpoint"]]
         found = [
-            {name: outcome.outcome[name] for name in ("status", "thread_status", "interrupts", "state")},
+            {name: outcome.outcome[name] for name in ("status", "thread_status", "state")},
+            list(outcome.outcome["interrupts"].items()),  # sorting by their random keys would mix them
             outcome.values,
             outcome.answer,
             thread.query("state", graph_id),
