@@ -7,10 +7,11 @@ import { storage as currentStorage } from "./current.mjs";
 import { EventWriter, streamRequest } from "./events.mjs";
 import * as frames from "./frames.mjs";
 import {
-  AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, defined, isResumeMap, queryConfig,
-  runConfig, runMetadata,
+  AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
+  queryConfig, runConfig, runMetadata,
 } from "./inputs.mjs";
 import { LibraryEvents } from "./library_events.mjs";
+import { RUN } from "./loading.mjs";
 import { Outcome, readState, stateRecord } from "./outcome.mjs";
 import { LOGGER, userStack } from "./output.mjs";
 import { PROTOCOL, answeredInterrupts, writeAnswered, writeRequested } from "./protocol/log.mjs";
@@ -151,7 +152,7 @@ export class Execution {
 
   async #streamGraph() {
     const config = runConfig(this.#spec, this.#metadata);
-    const graph = await this.#entry.open(config);
+    const graph = await this.#entry.open(config, RUN, contextOf(this.#spec));
     this.#graph = graph;
     await this.#checkResume(graph, config);
     await this.#sendAnswers(config);
@@ -229,7 +230,6 @@ export class Execution {
     if (this.#events.graphModes.includes("messages")) {
       callbacks.push(this.#events.calls);
     }
-    const hasContext = Object.keys(spec.context ?? {}).length > 0;
     return defined({
       ...config,
       callbacks,
@@ -239,7 +239,7 @@ export class Execution {
       interruptBefore: spec.interrupt_before ?? undefined,
       interruptAfter: spec.interrupt_after ?? undefined,
       durability,
-      context: hasContext ? spec.context : undefined,
+      context: contextOf(spec),
       outputKeys: graph.outputChannels,
     });
   }

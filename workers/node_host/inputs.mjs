@@ -16,6 +16,11 @@ export function configurableOf(document) {
   return document.config?.configurable ?? {};
 }
 
+/** Return the context of a run; undefined if it is empty. */
+export function contextOf(spec) {
+  return Object.keys(spec.context ?? {}).length ? spec.context : undefined;
+}
+
 /** Return the metadata of a run for its messages, tasks, events and checkpoints. */
 export function runMetadata(spec, langgraphVersion) {
   return {

@@ -6,6 +6,7 @@
  */
 
 import { importEntry } from "./libraries.mjs";
+import { READ } from "./loading.mjs";
 import { shortStack } from "./output.mjs";
 import { plain, set } from "./serialization.mjs";
 
@@ -32,7 +33,7 @@ export async function describeAll(entries, folder) {
 async function describeEntry(entry, folder) {
   const { graphId, description, location } = entry;
   try {
-    const graph = await entry.open({ configurable: { graph_id: graphId } });
+    const graph = await entry.open({ configurable: { graph_id: graphId } }, READ);
     const describe = await schemasOf(entry.langgraph, folder);
     const subgraphs = {};
     for await (const [name, inner] of graph.getSubgraphsAsync(undefined, true)) {

@@ -17,6 +17,11 @@ import { textOf } from "./serialization.mjs";
 const { setInterval, clearInterval } = globalThis;
 const UNNAMED = "LangGraph"; // the name of a graph that was compiled without a name
 const SLOW_MS = 10_000;
+// Purposes of opening a graph, as the JavaScript server of LangGraph names them for functions that return a graph.
+export const RUN = "threads.create_run";
+export const READ = "assistants.read";
+export const READ_STATE = "threads.read";
+export const UPDATE_STATE = "threads.update";
 
 /** A graph cannot be loaded. The message is for the person who deploys. */
 export class LoadFailed extends Error {
@@ -51,9 +56,15 @@ export class LoadedGraph {
    * Return the graph for one use. Errors of the project's function are not wrapped.
    *
    * @param {object} config of the run or query
+   * @param {string} accessContext purpose of the use
+   * @param {object} [context] of a run
    */
-  async open(config) {
-    return this.graph ?? this.prepared(await this.factory(config));
+  async open(config, accessContext, context) {
+    if (this.graph !== null) {
+      return this.graph;
+    }
+    const executionRuntime = accessContext === RUN ? { context } : null;
+    return this.prepared(await this.factory(config, { accessContext, executionRuntime }));
   }
 
   /**

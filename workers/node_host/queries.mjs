@@ -11,6 +11,7 @@ import { Overlay } from "./checkpoints/storage.mjs";
 import { storage as currentStorage } from "./current.mjs";
 import * as frames from "./frames.mjs";
 import { AUTH_USER, commandOf, configurableOf, queryConfig } from "./inputs.mjs";
+import { READ_STATE, UPDATE_STATE } from "./loading.mjs";
 import {
   emptyRecord, interruptsByTask, isSnapshot, readState, stateAt, stateRecord, subgraphAt, withPlaces,
 } from "./outcome.mjs";
@@ -76,7 +77,8 @@ export class Query {
 
   async #answered() {
     try {
-      const parts = await this.#answer(await this.#entry.open(queryConfig(this.#document)));
+      const access = this.#document.op === "update" ? UPDATE_STATE : READ_STATE;
+      const parts = await this.#answer(await this.#entry.open(queryConfig(this.#document), access));
       if (parts.reduce((sum, part) => sum + byteLength(part), 0) > MAX_ANSWER_BYTES) {
         const error = { error: "AnswerTooLarge", message: "the answer is too large: ask for less" };
         return [refusal(error, "too_large")];

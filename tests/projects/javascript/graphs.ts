@@ -37,6 +37,12 @@ export const steps = chain(one, two, three).compile();
 export const builder = chain(one, two);
 export const promised = Promise.resolve(chain(one).compile());
 export const made = async (config: LangGraphRunnableConfig) => chain(() => ({ log: [config.configurable?.wish] })).compile();
+const openings: unknown[] = [];
+export const tells_openings = (_: LangGraphRunnableConfig, { accessContext, executionRuntime: execution }: any) => {
+  openings.push([accessContext, execution && (execution.context ?? "none")]);
+  const tell = () => ({ log: openings });
+  return chain(tell).compile();
+};
 export const wrapped = { graph: chain(one).compile() };
 export const wrong = () => "no graph";
 export const text = "no graph";

@@ -49,6 +49,23 @@ def test_a_function_makes_a_graph_for_each_use_from_its_config(host: HostProcess
     }  # fmt: skip
 
 
+def test_a_function_that_makes_a_graph_sees_the_purpose_and_the_context_of_a_run(
+    thread: Checkpointed,
+) -> None:
+    thread.run("tells_openings", TEXT, context={"tenant": "a"})
+    thread.query("state", "tells_openings", context={"tenant": "a"})
+    updated = thread.query("update", "tells_openings", supersteps=[[{"values": {}, "as_node": "tell"}]])
+    log = thread.run("tells_openings", TEXT).values["log"]
+
+    assert "refused" not in updated
+    assert log[-4:] == [
+        ["threads.create_run", {"tenant": "a"}],
+        ["threads.read", None],
+        ["threads.update", None],
+        ["threads.create_run", "none"],
+    ]
+
+
 def test_an_unknown_graph_is_refused(host: HostProcess) -> None:
     run = host.run("nowhere", TEXT)
 
