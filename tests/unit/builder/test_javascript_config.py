@@ -209,6 +209,28 @@ def test_packages_are_installed_at_the_nearest_lock_file_above_the_configuration
     assert node_of(read, at="apps/agents/langgraph.json").root == PurePosixPath("apps/agents")
 
 
+def test_a_workspace_without_a_lock_file_is_installed_at_its_root(read: Read, root: Path) -> None:
+    (root / "package-lock.json").unlink()
+    write(root, "apps/agent/package.json")
+    (root / "apps/agent/src").mkdir()
+    (root / "apps/agent/src/agent.ts").touch()
+
+    for workspaces, at in (
+        (["libs/*", "apps/*"], "."),
+        (["./apps/agent/"], "."),
+        ({"packages": ["apps/**"]}, "."),
+        (["libs/*"], "apps/agent"),
+        (None, "apps/agent"),
+    ):
+        write(root, "package.json", workspaces=workspaces, packageManager="yarn@4.1.0")
+        node = node_of(read, at="apps/agent/langgraph.json")
+        assert (node.root, node.manager) == (PurePosixPath(at), "yarn" if at == "." else "npm"), workspaces
+    write(root, "package.json")
+    (root / "pnpm-workspace.yaml").write_text("packages:\n  - apps/*\n")
+    node = node_of(read, at="apps/agent/langgraph.json")
+    assert (node.root, node.manager) == (PurePosixPath("."), "pnpm")
+
+
 def test_a_package_file_that_cannot_be_used_is_refused(read: Read, root: Path) -> None:
     (root / "package.json").write_text("{")
     refuse(read, "^package.json is not valid JSON: ", **EMPTY)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -22,6 +23,7 @@ from workers.builder.workspaces import SourceTree, read_untrusted
 
 OLDEST = 20
 PACKAGE = "package.json"
+PNPM_WORKSPACE = "pnpm-workspace.yaml"
 LOCK_NAMES = {"yarn": "yarn.lock", "pnpm": "pnpm-lock.yaml", "npm": "package-lock.json"}
 BUN_LOCKS = ("bun.lock", "bun.lockb")
 YARN_CLASSIC, YARN_BERRY = 1, 4
@@ -127,11 +129,11 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
     lock_root = _nearest(
         tree, lambda path: any(tree.is_file(path / name) for name in (*LOCK_FILES, *BUN_LOCKS))
     )
-    root = directory if lock_root is None else lock_root
+    root = _workspace_root(tree, directory) if lock_root is None else lock_root
     declared = _declared(_package(tree, root) if tree.is_file(root / PACKAGE) else {}) or _declared(package)
     lock = None if lock_root is None else _lock(tree, root, declared and declared[0], warnings)
     if lock is None:
-        manager, named = declared or ("npm", None)
+        manager, named = declared or ("pnpm" if tree.is_file(root / PNPM_WORKSPACE) else "npm", None)
         if manager not in LOCK_NAMES:
             raise refused(
                 f"packageManager: {manager} is not supported: this server installs with npm, yarn or pnpm"
@@ -161,6 +163,22 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
 def _nearest(tree: SourceTree, accepts: Callable[[PurePosixPath], bool]) -> PurePosixPath | None:
     """Return the first accepted folder, from that of the configuration upward to the archive's root."""
     return next(filter(accepts, (tree.directory, *tree.directory.parents)), None)
+
+
+def _workspace_root(tree: SourceTree, directory: PurePosixPath) -> PurePosixPath:
+    """Return the folder whose workspace a package is part of, where package managers install it; else its own."""
+    for folder in directory.parents:
+        if tree.is_file(folder / PNPM_WORKSPACE):
+            return folder
+        patterns = _package(tree, folder).get("workspaces") if tree.is_file(folder / PACKAGE) else None
+        if isinstance(patterns, dict):  # of yarn, beside the key `nohoist`
+            patterns = patterns.get("packages")
+        if not isinstance(patterns, list):
+            continue
+        path = str(directory.relative_to(folder))
+        if any(fnmatch(path, str(pattern).removeprefix("./").rstrip("/")) for pattern in patterns):
+            return folder
+    return directory
 
 
 def _package(tree: SourceTree, folder: PurePosixPath) -> dict[str, Any]:

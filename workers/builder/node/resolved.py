@@ -94,5 +94,5 @@ def inputs_digest(
 
 def _depends_on_files(tree: SourceTree, project: NodeProject, package: bytes) -> bool:
     """Whether the versions may depend on other files of the archive: workspaces, and packages in folders."""
-    is_workspace = b'"workspaces"' in package or tree.is_file(project.root / "pnpm-workspace.yaml")
+    is_workspace = b'"workspaces"' in package or tree.is_file(project.root / javascript.PNPM_WORKSPACE)
     return is_workspace or any(word in package for word in (b"file:", b"link:", b"workspace:", b"portal:"))
