@@ -105,7 +105,9 @@ def make(
     timeout = BuildFailed("time", f"the build took more than {deadline_seconds:.0f} s")
     with workspaces.exclusive(workspace), gevent.Timeout(deadline_seconds, timeout):
         try:
-            return maker.find() or maker.make(find_requirements)
+            environment = maker.find() or maker.make(find_requirements)
+            workspace.require_folders()
+            return environment
         except OSError as error:
             disk.remove(workspace.root)
             raise BuildFailed("files", f"cannot write the environment: {error.strerror}") from error
@@ -156,7 +158,7 @@ class _Maker:
             environment = self._make_node(manifest, manifest.node, find_requirements)
         else:
             environment = self._make_python(manifest, find_requirements)
-        self._workspace.ready_marker.touch()
+        write_untrusted(self._workspace.ready_marker, "")
         return environment
 
     def _make_python(self, manifest: Manifest, find_requirements: FindRequirements) -> Environment:

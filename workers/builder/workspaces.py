@@ -24,6 +24,7 @@ from uuid import UUID
 
 import gevent
 
+from shared.errors import BuildFailed
 from shared.infra.postgres import connection
 from shared.infra.system import open_private
 from shared.models import REVISION_ENDS
@@ -87,6 +88,17 @@ class Workspace:
     def ready_marker(self) -> Path:
         """The file that shows that the environment is complete."""
         return self.root / "whole"
+
+    def require_folders(self) -> None:
+        """Raise BuildFailed if a build step has replaced a folder by a link.
+
+        The sandbox of a graph host makes these folders accessible, and would make the link's target accessible instead.
+        """
+        for folder in (self.project, self.env, self.home):
+            if folder.is_symlink():
+                raise BuildFailed(
+                    "install", f"a build step has replaced the folder {folder.name!r} by a link"
+                )
 
 
 def folder(settings: Settings) -> Path:

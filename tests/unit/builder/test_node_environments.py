@@ -237,3 +237,24 @@ def test_no_lock_file_is_read_through_a_link_that_code_of_the_project_has_made(w
 
     with pytest.raises(BuildFailed, match=r"^yarn.lock cannot be read: its folder"):
         make(settings, plan)
+
+
+@greened
+def test_no_host_gets_a_folder_through_a_link_that_an_install_script_has_made(world: World) -> None:
+    settings = settings_for(world)
+    for name in ("home", "env", "project"):
+        script = f"""
+            const fs = require("fs");
+            fs.mkdirSync("../../{name}", {{ recursive: true }});
+            fs.renameSync("../../{name}", "../../moved");
+            fs.symlinkSync("moved", "../../{name}");
+        """
+        scripts = {"scripts": {"postinstall": "node replace.js"}}
+        files = {
+            **FILES,
+            "greeting/package.json": json.dumps({**GREETING, **scripts}),
+            "greeting/replace.js": script,
+        }
+        with pytest.raises(BuildFailed, match=f"^a build step has replaced the folder '{name}' by a link$"):
+            make(settings, keep(files))
+    assert not list(settings.data_dir.glob("revisions/*/whole"))
