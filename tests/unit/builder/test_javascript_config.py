@@ -209,6 +209,27 @@ def test_packages_are_installed_at_the_nearest_lock_file_above_the_configuration
     assert node_of(read, at="apps/agents/langgraph.json").root == PurePosixPath("apps/agents")
 
 
+def test_files_that_repeat_what_is_searched_for_do_not_hold_up_the_builder(read: Read, root: Path) -> None:
+    long = 300_000
+    write(
+        root,
+        "package.json",
+        engines={"node": "||".join(f"{major}.0.0" for major in range(long // 20))},
+        workspaces=["*a" * 100] * 1000,
+    )
+    (root / ".npmrc").write_text("${a" * long)
+    (root / "package-lock.json").unlink()
+    write(root, f"{'a' * 200}/package.json")
+    (root / f"{'a' * 200}/src").mkdir()
+    (root / f"{'a' * 200}/src/agent.ts").touch()
+
+    assert node_of(read, at=f"{'a' * 200}/langgraph.json").root == PurePosixPath(".")
+    (root / "yarn.lock").write_text("__metadata:" + "\n" * 8 * long)
+    node = node_of(read)
+    assert (node.major, node.manager_major) == (24, 1)
+    assert len(node.warnings[0]) < 400
+
+
 def test_a_workspace_without_a_lock_file_is_installed_at_its_root(read: Read, root: Path) -> None:
     (root / "package-lock.json").unlink()
     write(root, "apps/agent/package.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workers.builder.node import reasons
+from workers.builder.node.installer import KEPT_LINES
 
 OUTDATED = "does not fit package.json: run {0} install and commit it"
 NPM_SYNC = (
@@ -149,6 +150,21 @@ def test_each_manager_s_words_are_explained() -> None:
     assert reasons.explained(NPM_UNREACHABLE.splitlines(), limit, "npm") == limit
     assert reasons.is_noise('npm warn Unknown env config "nodedir". This will stop working')
     assert not reasons.is_noise("npm warn deprecated glob@7")
+
+
+def test_output_that_repeats_what_is_searched_for_does_not_hold_up_the_builder() -> None:
+    for part in (
+        "ERESOLVE Found: x peer ",
+        "git ls-remote x ",
+        "node_modules/",
+        "x",
+        "EINTEGRITY @x",
+        "error ",
+    ):
+        lines = [part * (8192 // len(part))] * KEPT_LINES
+        assert reasons.explained(lines, "last line", "npm")
+    reason = "Cannot find package '" + "node_modules/a/" * 100_000
+    assert reasons.of_loading(reason) == reason
 
 
 def test_a_package_of_a_workspace_that_is_not_built_needs_a_command() -> None:

@@ -28,17 +28,19 @@ LOCK_NAMES = {"yarn": "yarn.lock", "pnpm": "pnpm-lock.yaml", "npm": "package-loc
 BUN_LOCKS = ("bun.lock", "bun.lockb")
 YARN_CLASSIC, YARN_BERRY = 1, 4
 PNPM_MAJORS = (9, 10, 11)
-NEWER_YARN = re.compile(rb"^__metadata:\s*\n\s+version:\s*(\d+)", re.MULTILINE)
+NEWER_YARN = re.compile(rb"^__metadata:[ \r]*\n +version: *(\d+)", re.MULTILINE)
 OLDEST_YARN_LOCK = 8  # the format of yarn 4
-PNPM_LOCK = re.compile(rb"^lockfileVersion:\s*'?(\d+)", re.MULTILINE)
+PNPM_LOCK = re.compile(rb"^lockfileVersion: *['\"]?(\d+)", re.MULTILINE)
 OLDEST_PNPM_LOCK = 9
 MANAGER = re.compile(r"(npm|yarn|pnpm|bun)@\^?v?(\d+)")
 CREDENTIALS = re.compile(rb"https?://[^\s/\"'@]+@")
 MAX_LOCK_BYTES = 16 * 1024 * 1024
 # Files in which a project refers to variables of the deployment, and such a reference.
 MANAGER_SETTINGS = (".npmrc", ".yarnrc.yml", ".yarnrc")
-REFERENCE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+REFERENCE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 SPACED = re.compile(r"([<>=~^]+)\s*v?")  # an operator of a range, which npm allows to stand apart
+MAX_RANGE = 200  # characters of a range of versions: parsing takes longer than in proportion to its length
+MAX_PATTERNS = 100  # of the folders of a workspace
 MEANINGLESS = ("python_version", "pip_installer", "dependencies")
 READ_HERE = ("node_version", "node_loader")
 PYTHON_ONLY = ("source", "pip_config_file")
@@ -176,9 +178,14 @@ def _workspace_root(tree: SourceTree, directory: PurePosixPath) -> PurePosixPath
         if not isinstance(patterns, list):
             continue
         path = str(directory.relative_to(folder))
-        if any(fnmatch(path, str(pattern).removeprefix("./").rstrip("/")) for pattern in patterns):
+        if any(_matches(path, pattern) for pattern in patterns[:MAX_PATTERNS]):
             return folder
     return directory
+
+
+def _matches(path: str, pattern: Any) -> bool:
+    is_short = isinstance(pattern, str) and len(pattern) <= MAX_RANGE
+    return is_short and fnmatch(path, pattern.removeprefix("./").rstrip("/"))
 
 
 def _package(tree: SourceTree, folder: PurePosixPath) -> dict[str, Any]:
@@ -206,7 +213,9 @@ def _major(config: Mapping[str, Any], package: Mapping[str, Any], warnings: list
         return candidates[0]
     wanted = _range(text)
     if wanted is None:
-        warnings.append(f"{PACKAGE}: engines.node: {text!r} is not a range of versions and is ignored")
+        warnings.append(
+            f"{PACKAGE}: engines.node: {text[:MAX_RANGE]!r} is not a range of versions and is ignored"
+        )
         return candidates[0]
     for major in candidates:
         if Version(RELEASES[major].version) in wanted:
@@ -216,6 +225,8 @@ def _major(config: Mapping[str, Any], package: Mapping[str, Any], warnings: list
 
 def _range(text: str) -> NpmSpec | None:
     """Parse a range of versions as npm does. Returns None if it is not one."""
+    if len(text) > MAX_RANGE:
+        return None
     try:
         return NpmSpec(SPACED.sub(r"\1", text.strip()))
     except ValueError:

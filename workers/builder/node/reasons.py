@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from workers.builder.config.javascript import LOCK_NAMES
 
@@ -13,7 +13,7 @@ PREFIX = re.compile(r"^(npm error|npm ERR!|error|\s*\[?ERR_PNPM_\w+\]?|➤ YN\d+
 NPM_ERROR = re.compile(r"npm error (?!code |errno |syscall |path |command failed|A complete log)\S")
 NODE_ERROR = re.compile(r"\w*Error( \[\w+\])?: ")  # of a program, above its stack
 LAST = re.compile(
-    r"A complete log of this run|Visit https://yarnpkg|For a full report|\S+-debug-\d+\.log$"
+    r"A complete log of this run|Visit https://yarnpkg|For a full report|-debug-\d+\.log$"
     r"|ELIFECYCLE|^error Command failed with exit code|^\s*WARN\s|^warning "
 )
 # In an error of Node: the main module of a package that is installed
@@ -21,77 +21,89 @@ NOT_BUILT = re.compile(
     r"Cannot find (?:package|module) '[^']*?node_modules/(?P<package>(?:@[^/']+/)?[^/']+)/(?P<path>[^']+)' imported"
 )
 OF_STEP = ("the step ", "the build ")  # beginnings of reasons that are not in the output
-Sentence = Callable[[re.Match[str], str], str]  # of a match in the output of a manager
+# Code of the project may have written the output, and the expressions below take longer for longer lines.
+MAX_LINE = 500
+MAX_LOADING = 2000
+Found = dict[str, str | None]  # the named groups of a sentence's patterns
+Sentence = Callable[[Found, str], str]  # of groups and of the name of a manager
 
 
-def _outdated(match: re.Match[str], manager: str) -> str:
+def _outdated(found: Found, manager: str) -> str:
     return f"{LOCK_NAMES[manager]} does not fit package.json: run {manager} install and commit it"
 
 
-def _conflict(match: re.Match[str], manager: str) -> str:
+def _conflict(found: Found, manager: str) -> str:
     return (
         "no set of versions satisfies the peer dependencies:"
-        f" {match['owner']} wants {match['peer']} {match['range']}, the project has {match['found']}"
+        f" {found['owner']} wants {found['peer']} {found['range']}, the project has {found['found']}"
     )
 
 
-def _missing(match: re.Match[str], manager: str) -> str:
-    return f"there is no {match['package'].replace('@npm:', '@')} in the registry"
+def _missing(found: Found, manager: str) -> str:
+    return f"there is no {(found['package'] or '').replace('@npm:', '@')} in the registry"
 
 
-def _damaged(match: re.Match[str], manager: str) -> str:
-    return f"{match['package'] or 'a package'} is not what the lock file says"
+def _missing_version(found: Found, manager: str) -> str:
+    return f"there is no {found['package']}@{found['range']} in the registry"
 
 
-def _unreachable(match: re.Match[str], manager: str) -> str:
-    return f"the package registry cannot be reached: {match[0].strip()}"
+def _damaged(found: Found, manager: str) -> str:
+    return f"{found['package'] or 'a package'} is not what the lock file says"
 
 
-def _git(match: re.Match[str], manager: str) -> str:
-    return f"{match['url']} comes from a Git repository that cannot be read: {match['reason'].strip()}"
+def _unreachable(found: Found, manager: str) -> str:
+    return f"the package registry cannot be reached: {found['error']}"
 
 
-# Tried in this order. Each pattern is searched in the whole output.
-SENTENCES: tuple[tuple[re.Pattern[str], Sentence], ...] = (
+def _git(found: Found, manager: str) -> str:
+    return f"{found['url']} comes from a Git repository that cannot be read: {found['reason']}"
+
+
+# Tried in this order. The patterns of a sentence are searched in the whole output, each behind the one before.
+SENTENCES: tuple[tuple[Sentence, tuple[str, ...]], ...] = (
     (
-        re.compile(
-            r"ERR_PNPM_OUTDATED_LOCKFILE|Your lockfile needs to be updated|YN0028"
-            r"|`?npm ci`? can only install packages when your package\.json and .* are in sync"
-        ),
         _outdated,
+        (
+            r"ERR_PNPM_OUTDATED_LOCKFILE|Your lockfile needs to be updated|YN0028"
+            r"|`?npm ci`? can only install packages when your package\.json and .* are in sync",
+        ),
     ),
     (
-        re.compile(
-            r"ERESOLVE[\s\S]*?Found: (?P<found>\S+)[\s\S]*?"
-            r'peer (?P<peer>[^\s"]+)@"(?P<range>[^"]*)" from (?P<owner>\S+)'
-        ),
         _conflict,
-    ),
-    (re.compile(r"No matching version found for (?P<package>\S+?)\.?(\s|$)"), _missing),
-    (re.compile(r"The requested resource '(?P<package>[^']+)' could not be found"), _missing),
-    (re.compile(r"(?m)^(?P<package>\S+) is not in the npm registry"), _missing),
-    (re.compile(r"YN\d+: │ (?P<package>\S+): (No candidates found|Package not found)"), _missing),
-    (re.compile(r'Couldn\'t find package "(?P<package>[^"]+)"'), _missing),
-    (
-        re.compile(
-            r"(?:EINTEGRITY|ERR_PNPM_TARBALL_INTEGRITY|YN0018)"
-            r"(?:[\s\S]*?(?P<package>(?:@[\w.-]+/)?[\w.-]+@\d[\w.+-]*))?"
+        (
+            r"ERESOLVE",
+            r"Found: (?P<found>\S+)",
+            r'peer (?P<peer>[^\s"]+)@"(?P<range>[^"\n]*)" from (?P<owner>\S+)',
         ),
-        _damaged,
     ),
-    (re.compile(r"git .*?ls-remote (?P<url>\S+)[\s\S]*?(?P<reason>fatal: .*)"), _git),
+    (_missing, (r"No matching version found for (?P<package>\S+?)\.?(\s|$)",)),
+    (_missing, (r"The requested resource '(?P<package>[^'\n]+)' could not be found",)),
+    (_missing, (r"(?m)^(?P<package>\S+) is not in the npm registry",)),
+    (_missing, (r"YN\d+: │ (?P<package>\S+): (No candidates found|Package not found)",)),
+    (_missing, (r'Couldn\'t find package "(?P<package>[^"\n]+)"',)),
     (
-        re.compile(r"(?:connect|getaddrinfo) (?:ECONNREFUSED|ENOTFOUND|ETIMEDOUT|EAI_AGAIN)(?: [\w.:-]+)?"),
-        _unreachable,
+        _damaged,
+        (
+            r"EINTEGRITY|ERR_PNPM_TARBALL_INTEGRITY|YN0018",
+            r"(?<![\w.-])(?P<package>(?:@[\w.-]+/)?[\w.-]+@\d[\w.+-]*)|\Z",
+        ),
     ),
-    (re.compile(r"ECONNREFUSED|ENOTFOUND|ETIMEDOUT|EAI_AGAIN"), _unreachable),
+    (_git, (r"git .*?ls-remote (?P<url>\S+)", r"(?P<reason>fatal: .*)")),
+    (
+        _unreachable,
+        (r"(?P<error>(?:connect|getaddrinfo) (?:ECONNREFUSED|ENOTFOUND|ETIMEDOUT|EAI_AGAIN)(?: [\w.:-]+)?)",),
+    ),
+    (_unreachable, (r"(?P<error>ECONNREFUSED|ENOTFOUND|ETIMEDOUT|EAI_AGAIN)",)),
+    (
+        _missing_version,
+        (r'Couldn\'t find any versions for "(?P<package>[^"\n]+)" that matches "(?P<range>[^"\n]+)"',),
+    ),
 )
-OLD_YARN_MISSING = re.compile(r'Couldn\'t find any versions for "([^"]+)" that matches "([^"]+)"')
 # The folder of a package whose script failed.
 FAILED_SCRIPTS = (
     re.compile(r"npm error path (?P<path>\S+)\nnpm error command failed"),
     re.compile(r"error (?P<path>\S+): Command failed\."),
-    re.compile(r"(?P<path>\S*node_modules/\S+) (?:pre|post)?install: (?:Failed|.*ELIFECYCLE)"),
+    re.compile(r"(?<!\S)(?P<path>\S+) (?:pre|post)?install: (?:Failed|.*ELIFECYCLE)"),
 )
 
 
@@ -104,12 +116,11 @@ def explained(lines: Sequence[str], reason: str, manager: str) -> str:
     """Return the reason why a command failed. `reason` is that of its step: a limit, or the last line of output."""
     if reason.startswith(OF_STEP):
         return reason
+    lines = [line[:MAX_LINE] for line in lines]
     output = "\n".join(lines)
-    for pattern, sentence in SENTENCES:
-        if match := pattern.search(output):
-            return sentence(match, manager)
-    if match := OLD_YARN_MISSING.search(output):
-        return f"there is no {match[1]}@{match[2]} in the registry"
+    for sentence, patterns in SENTENCES:
+        if (found := _search(output, patterns)) is not None:
+            return sentence(found, manager)
     if match := next(filter(None, (pattern.search(output) for pattern in FAILED_SCRIPTS)), None):
         return f"the install script of {_package(match['path'])} failed: {_last(lines)}"
     if errors := [line for line in lines if NPM_ERROR.match(line)]:
@@ -119,9 +130,22 @@ def explained(lines: Sequence[str], reason: str, manager: str) -> str:
     return _last(lines) or reason
 
 
+def _search(output: str, patterns: Iterable[str]) -> Found | None:
+    """Return the named groups of patterns that follow each other; None if one of them is not in the output."""
+    found: Found = {}
+    at = 0
+    for pattern in patterns:
+        match = re.compile(pattern).search(output, at)
+        if match is None:
+            return None
+        found |= match.groupdict()
+        at = match.end()
+    return found
+
+
 def of_loading(reason: str) -> str:
     """Return the reason why graphs could not be loaded, with advice where a package of a workspace is not built."""
-    match = NOT_BUILT.search(reason)
+    match = NOT_BUILT.search(reason[:MAX_LOADING])
     if match is None:
         return reason
     return f"'{match['package']}' has no {match['path']}: give a build_command that builds it"
