@@ -154,7 +154,7 @@ def test_the_routes_of_an_app_are_described(node_project: Path) -> None:
 
 def test_an_app_answers_requests_with_bodies_of_any_size(app_host: HostProcess) -> None:
     body = b"x" * 60_000
-    exchange = app_host.request("/echo", body, method="POST", query="a=1")
+    exchange = app_host.request("/echo", body, method="POST", query="a=1", root_path="/d/app")
 
     head = exchange.document(frames.HEAD)
     assert head["status"] == 201

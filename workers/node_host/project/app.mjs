@@ -85,11 +85,12 @@ export async function load(location, exchanges, limiter) {
   return new App(app, exchanges, limiter);
 }
 
+/** Return the request for an app. Its path is the one below the deployment's address, which the app's routes have. */
 function requestOf(exchange, head, signal) {
-  const { method, scheme = "http", root_path: root = "", query } = head;
+  const { method, scheme = "http", query } = head;
   const headers = new Headers(head.headers.filter(([name]) => !name.startsWith(":")));
-  const path = root + (head.raw_path || head.path);
-  const url = new URL(`${scheme}://${headers.get("host") ?? "localhost"}${path}${query ? `?${query}` : ""}`);
+  const path = `${head.raw_path || head.path}${query ? `?${query}` : ""}`;
+  const url = new URL(`${scheme}://${headers.get("host") ?? "localhost"}${path}`);
   const body = WITHOUT_BODY.has(method) ? {} : { body: bodyOf(exchange, () => {}), duplex: "half" };
   return new Request(url, /** @type {any} */ ({ method, headers, signal, ...body }));
 }
