@@ -47,6 +47,29 @@ npm error code 128
 npm error An unknown git error occurred
 npm error command git --no-replace-objects ls-remote http://git.example/b.git
 npm error fatal: unable to access 'http://git.example/b.git/': Failed to connect"""
+YARN_GIT = """\
+error Command failed.
+Exit code: 128
+Command: git
+Arguments: ls-remote --tags --heads http://git.example/b.git
+Directory: /data/project
+Output:
+fatal: unable to access 'http://git.example/b.git/': Failed to connect
+info Visit https://yarnpkg.com/en/docs/cli/install for documentation about this command."""
+PNPM_GIT = """\
+[ERR_PNPM_GIT_RESOLVE_FAILED] Failed to resolve git dependency "git+http://git.example/b.git": git ls-remote failed: fatal: no
+This error happened while installing a direct dependency of /data/project"""
+NEWER_YARN_REFUSAL = """\
+➤ YN0000: ┌ Resolution step
+➤ YN0080: │ b@git+http://git.example/b.git: Request to 'http://git.example/b.git' has been blocked
+➤ YN0000: └ Completed in 0s 448ms
+➤ YN0000: · Failed with errors in 0s 638ms"""
+NEWER_YARN_GIT = """\
+➤ YN0001: │ b@git+http://git.example/b.git: Failed listing refs
+➤ YN0001: │   Repository URL: http://git.example/b.git
+➤ YN0001: │   Fatal Error: unable to access
+➤ YN0001: │   Exit Code: 128
+➤ YN0000: · Failed with errors in 0s 737ms"""
 NPM_INTEGRITY = """\
 npm error code EINTEGRITY
 npm error Verification failed while extracting zod@3.25.76:
@@ -115,6 +138,28 @@ def test_each_manager_s_words_are_explained() -> None:
             NPM_GIT,
             "http://git.example/b.git comes from a Git repository that cannot be read: fatal: unable to access"
             " 'http://git.example/b.git/': Failed to connect",
+        ),
+        (
+            "yarn",
+            YARN_GIT,
+            "http://git.example/b.git comes from a Git repository that cannot be read: fatal: unable to access"
+            " 'http://git.example/b.git/': Failed to connect",
+        ),
+        (
+            "pnpm",
+            PNPM_GIT,
+            "git+http://git.example/b.git comes from a Git repository that cannot be read: fatal: no",
+        ),
+        (
+            "yarn",
+            NEWER_YARN_GIT,
+            "b@git+http://git.example/b.git comes from a Git repository that cannot be read: Fatal Error: unable"
+            " to access",
+        ),
+        (
+            "yarn",
+            NEWER_YARN_REFUSAL,
+            "b@git+http://git.example/b.git: Request to 'http://git.example/b.git' has been blocked",
         ),
         ("npm", NPM_SCRIPT, "the install script of @a/b failed: no compiler"),
         ("yarn", YARN_SCRIPT, "the install script of b failed: no compiler"),
