@@ -19,6 +19,7 @@ from tests.support.greened import World, constants, greened
 from tests.support.node_project import CONFIG, FILES, GREETING, PACKAGE, make, planned, settings_for
 from workers.builder import host_command
 from workers.builder.environments import Environment
+from workers.builder.node.installer import split
 from workers.builder.node.resolved import Commands, Resolved
 
 # Takes the place of the graph host: loads each graph and writes it down with its own environment.
@@ -185,6 +186,27 @@ def test_commands_of_the_deployment_replace_the_installation_and_follow_it(world
         "running npm --version",
         "running npm run make",
     ]
+
+
+def test_commands_are_split_as_a_shell_would_and_other_shell_characters_are_refused() -> None:
+    text = """FOO=1 npm ci&&node -e "a && b(); console.log('x')" """
+    assert split("build", text) == [["FOO=1", "npm", "ci"], ["node", "-e", "a && b(); console.log('x')"]]
+    for text, shown in (
+        ("npm ci; npm test", ";"),
+        ("npm ci | cat", "|"),
+        ("npm ci &", "&"),
+        ("npm ci >x", ">"),
+        ("npm ci\nnpm test", "\n"),
+        ("npm run $TASK", "$TASK"),
+        ("npm run `task`", "`task`"),
+        ("(npm ci)", "("),
+    ):
+        with pytest.raises(BuildFailed) as caught:
+            split("install", text)
+        assert caught.value.message == f"install_command: shell characters are not supported: {shown!r}"
+    for text in ("npm ci 'x", "npm ci && ", "", "&& npm ci"):
+        with pytest.raises(BuildFailed, match=r"^install_command: "):
+            split("install", text)
 
 
 @greened

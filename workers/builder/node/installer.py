@@ -27,6 +27,7 @@ from workers.isolation import sandbox
 RESOLVE, INSTALL, BUILD = "requirements", "install", "build"  # names of steps
 MAX_LOCK_BYTES = 4 * 1024 * 1024  # of one that the build makes, which the revision stores
 KEPT_LINES = 200
+SHELL_CHARACTERS = "&|;<>()\n"  # each run of them is a word of its own, unless quoted
 FROZEN = {
     "npm": ["ci"],
     "yarn1": ["install", "--frozen-lockfile", "--non-interactive", "--ignore-engines"],
@@ -182,6 +183,7 @@ def _yarn4_variables(cache: Path) -> dict[str, str]:
     return {
         "YARN_CACHE_FOLDER": str(cache / "yarn4"),
         "YARN_GLOBAL_FOLDER": str(cache / "yarn4-global"),
+        "YARN_APPROVED_GIT_REPOSITORIES": "**",  # newer releases of yarn 4 allow none
         "YARN_ENABLE_GLOBAL_CACHE": "false",
         "YARN_ENABLE_IMMUTABLE_INSTALLS": "false",  # of resolving; installing asks for it by an option
         "YARN_ENABLE_TELEMETRY": "false",
@@ -212,8 +214,17 @@ MANAGER_VARIABLES: dict[str, Callable[[Path], dict[str, str]]] = {
 
 def split(step: str, text: str) -> list[list[str]]:
     """Return the commands of a text that joins them with `&&`, each as words. Raises BuildFailed."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=SHELL_CHARACTERS)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    commands: list[list[str]] = [[]]
     try:
-        commands = [shlex.split(part) for part in text.split("&&")]
+        for word in lexer:
+            if word == "&&":
+                commands.append([])
+            elif set(word) <= set(SHELL_CHARACTERS) or "$" in word or "`" in word:
+                raise BuildFailed(step, f"{step}_command: shell characters are not supported: {word!r}")
+            else:
+                commands[-1].append(word)
     except ValueError as error:
         raise BuildFailed(step, f"{step}_command: {error}") from error
     if not all(commands):
