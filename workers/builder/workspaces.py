@@ -11,6 +11,7 @@ a build step has put in a file's place.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -230,11 +231,18 @@ class SourceTree:
     def is_dir(self, path: PurePosixPath) -> bool:
         return (self.root / path).is_dir()
 
+    def read(self, path: PurePosixPath, max_bytes: int) -> bytes:
+        """Read at most `max_bytes` from the beginning of a file. Raises OSError for a link, and outside of the archive."""
+        target = self.root / path
+        if not target.parent.resolve().is_relative_to(self.root.resolve()):
+            raise OSError(errno.ELOOP, "its folder leads outside the archive")
+        return read_untrusted(target, max_bytes)
+
     def content(self, path: PurePosixPath, name: str = "") -> bytes:
         """Return the content of a file of at most MAX_BYTES. Raises BuildFailed, which calls the file by `name`."""
         name = name or str(path)
         try:
-            raw = read_untrusted(self.root / path, MAX_BYTES + 1)
+            raw = self.read(path, MAX_BYTES + 1)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise refused(f"{name} is not in the archive") from error
         except OSError as error:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from shared.errors import BuildFailed
 from tests.unit.builder.conftest import Read, refuse
 from workers.builder.config.javascript import NodeProject
+from workers.builder.workspaces import SourceTree
 
 GRAPHS = {"agent": "./src/agent.ts:graph"}
 EMPTY = {"graphs": GRAPHS, "dependencies": ...}
@@ -250,6 +252,22 @@ def test_a_workspace_without_a_lock_file_is_installed_at_its_root(read: Read, ro
     (root / "pnpm-workspace.yaml").write_text("packages:\n  - apps/*\n")
     node = node_of(read, at="apps/agent/langgraph.json")
     assert (node.root, node.manager) == (PurePosixPath("."), "pnpm")
+
+
+def test_no_file_is_read_through_a_folder_that_leads_outside_the_archive(
+    root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    write(outside, "package.json")
+    (root / "apps").symlink_to(outside)
+    (root / "own").symlink_to("src")
+    write(root, "src/package.json")
+
+    tree = SourceTree(root)
+
+    with pytest.raises(BuildFailed, match=r"^apps/package.json cannot be read: its folder leads outside"):
+        tree.content(PurePosixPath("apps/package.json"))
+    assert tree.content(PurePosixPath("own/package.json")) == b"{}"
 
 
 def test_a_package_file_that_cannot_be_used_is_refused(read: Read, root: Path) -> None:

@@ -19,7 +19,7 @@ from shared.deployments import project_rules
 from shared.deployments.project_rules import LOCK_FILES
 from workers.builder.config.fields import IGNORED, refused
 from workers.builder.node.releases import RELEASES
-from workers.builder.workspaces import SourceTree, read_untrusted
+from workers.builder.workspaces import SourceTree
 
 OLDEST = 20
 PACKAGE = "package.json"
@@ -260,7 +260,7 @@ def _lock(tree: SourceTree, root: PurePosixPath, declared: str | None, warnings:
 def lock_content(tree: SourceTree, lock: PurePosixPath) -> bytes:
     """Return the content of a lock file. Raises BuildFailed."""
     try:
-        content = read_untrusted(tree.root / lock, MAX_LOCK_BYTES + 1)
+        content = tree.read(lock, MAX_LOCK_BYTES + 1)
     except OSError as error:
         raise refused(f"{lock} cannot be read: {error.strerror}") from error
     if len(content) > MAX_LOCK_BYTES:
