@@ -134,6 +134,12 @@ def test_each_manager_s_words_are_explained() -> None:
             "the package registry cannot be reached: connect ECONNREFUSED 127.0.0.1:9",
         ),
         (
+            "yarn",
+            "error Error: https://npm.example/zod.tgz: ESOCKETTIMEDOUT\n    at Timeout (node:net:740:8)\ninfo Visit https://yarnpkg.com",
+            "the package registry cannot be reached: https://npm.example/zod.tgz: ESOCKETTIMEDOUT",
+        ),
+        ("yarn", "error Error: odd\n    at Timeout (node:net:740:8)", "Error: odd"),
+        (
             "npm",
             NPM_GIT,
             "http://git.example/b.git comes from a Git repository that cannot be read: fatal: unable to access"

@@ -14,7 +14,7 @@ NPM_ERROR = re.compile(r"npm error (?!code |errno |syscall |path |command failed
 NODE_ERROR = re.compile(r"\w*Error( \[\w+\])?: ")  # of a program, above its stack
 LAST = re.compile(
     r"A complete log of this run|Visit https://yarnpkg|For a full report|-debug-\d+\.log$"
-    r"|ELIFECYCLE|YN0000: |^error Command failed with exit code|^\s*WARN\s|^warning "
+    r"|ELIFECYCLE|YN0000: |^\s+at .*:\d+:\d+\)?$|^error Command failed with exit code|^\s*WARN\s|^warning "
 )
 # In an error of Node: the main module of a package that is installed
 NOT_BUILT = re.compile(
@@ -97,6 +97,7 @@ SENTENCES: tuple[tuple[Sentence, tuple[str, ...]], ...] = (
         (r"(?P<error>(?:connect|getaddrinfo) (?:ECONNREFUSED|ENOTFOUND|ETIMEDOUT|EAI_AGAIN)(?: [\w.:-]+)?)",),
     ),
     (_git, (r"YN0001: │ (?P<url>\S+): Failed listing refs", r"(?P<reason>Fatal Error: .*)")),
+    (_unreachable, (r"(?P<error>(?:https?://\S+: )?(?:ESOCKETTIMEDOUT|ERR_SOCKET_TIMEOUT))",)),
     (_unreachable, (r"(?P<error>ECONNREFUSED|ENOTFOUND|ETIMEDOUT|EAI_AGAIN)",)),
     (
         _missing_version,
