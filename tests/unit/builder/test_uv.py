@@ -259,3 +259,4 @@ def test_it_is_seen_what_requirements_lead_to() -> None:
         (b"lib @ ${PROJECT_ROOT}/lib\n", False, True),
     ):
         assert (has_options(content), names_files(content)) == (options, files), content
+    assert not names_files(b"\n" * 2**20)

@@ -24,9 +24,10 @@ from shared.errors import BuildFailed
 STEP = "requirements"
 BUILT_HERE = "# installed in the sandbox, with a cache of the deployment's own"
 PROJECT_VARIABLE = "PROJECT_ROOT"  # in lines that name a file of the project; the installer sets it
-OPTION = re.compile(rb"^\s*-", re.MULTILINE)
+# `\s` at the beginning of a line would search through all empty lines below it, again for each of them.
+OPTION = re.compile(rb"^[^\S\n]*-", re.MULTILINE)
 WEB = ("https://", "http://")
-LOCAL = re.compile(rb"^\s*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
+LOCAL = re.compile(rb"^[^\S\n]*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
