@@ -15,6 +15,8 @@ from typing import Any
 import workers
 from tests.support import javascript
 from tests.support.hosts import ANSWER_SECONDS, HostProcess, connected
+from workers.builder.node import modules
+from workers.builder.node.runtime import TOOLS
 
 MAIN = Path(workers.__file__).parent / "node_host" / "main.mjs"
 PROJECT = Path(__file__).parents[1] / "projects" / "javascript"
@@ -22,30 +24,61 @@ PACKAGES = "graphs"  # the folder with the lock file of LangGraph for JavaScript
 
 
 def project(directory: Path) -> Path:
-    """Return a copy of the sample project in a directory, with its packages."""
+    """Return a copy of the sample project in a directory, with its packages and prepared modules."""
     copy = directory / "project"
     shutil.copytree(PROJECT, copy)
     place = javascript.installed(PACKAGES)
     (copy / "node_modules").symlink_to(place / "node_modules")
     shutil.copy(place / "package.json", copy)
+    prepare(copy, {path.name: f"./{path.name}:graph" for path in PROJECT.glob("*.ts")})
     return copy
+
+
+def prepare(directory: Path, graphs: Mapping[str, str]) -> None:
+    """Prepare the modules of a project as its build does, in a folder beside it."""
+    options = {
+        "root": str(directory),
+        "tools": str(javascript.installed(TOOLS)),
+        "folder": str(modules_of(directory)),
+        "config": {"graphs": graphs},
+    }
+    command = [javascript.NODE / "node", modules.PROGRAMS / "prepare.mjs", json.dumps(options)]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def loader(directory: Path | None) -> list[str]:
+    """Return Node's options that load the prepared modules of a directory, or without these TypeScript with tsx."""
+    if directory is not None and modules_of(directory).exists():
+        return ["--import", f"{(modules.PROGRAMS / 'loader.mjs').as_uri()}?folder={modules_of(directory)}"]
+    tsx = javascript.installed(PACKAGES) / "node_modules" / "tsx" / "dist" / "esm" / "index.mjs"
+    return ["--enable-source-maps", "--import", tsx.as_uri()]
+
+
+def modules_of(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}-modules")
 
 
 @contextmanager
 def node_host(
-    directory: Path, graphs: Mapping[str, Any], *, variables: Mapping[str, str] | None = None, **config: Any
+    directory: Path,
+    graphs: Mapping[str, Any],
+    *,
+    variables: Mapping[str, str] | None = None,
+    is_prepared: bool = True,
+    **config: Any,
 ) -> Iterator[HostProcess]:
-    """Run a host on `directory` while the block runs. Yields it after READY, or after the reason why it cannot work."""
+    """Run a host on `directory` while the block runs. Yields it after READY, or after the reason why it cannot work.
+
+    It loads the prepared modules of the directory if there are any and `is_prepared` is set, and with tsx otherwise.
+    """
     ours, theirs = socket.socketpair()
     ours.settimeout(ANSWER_SECONDS)
-    loader = (javascript.installed(PACKAGES) / "node_modules" / "tsx" / "dist" / "esm" / "index.mjs").as_uri()
     command = [
         str(javascript.NODE / "node"),
         "--max-old-space-size=512",
         "--max-semi-space-size=8",
-        "--enable-source-maps",
-        "--import",
-        loader,
+        *loader(directory if is_prepared else None),
         str(MAIN),
         "--socket",
         str(theirs.fileno()),

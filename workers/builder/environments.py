@@ -33,6 +33,7 @@ from workers.builder.config import manifest
 from workers.builder.config.fields import refused
 from workers.builder.config.javascript import NodeProject
 from workers.builder.config.manifest import Manifest
+from workers.builder.node import modules
 from workers.builder.node import resolved as node_resolved
 from workers.builder.node import runtime as node_runtime
 from workers.builder.node.installer import NodeInstaller
@@ -73,7 +74,10 @@ class Environment:
     def folders(self) -> list[Path]:
         """The folders that the environment's processes read, besides the project."""
         if self.node is not None:
-            return self.node.folders
+            return [
+                *self.node.folders,
+                *([self.workspace.env] if modules.are_prepared(self.workspace) else []),
+            ]
         return [self.workspace.env, *([] if self.packages is None else [self.packages])]
 
 
@@ -199,6 +203,7 @@ class _Maker:
                 stored = Resolved.parse(earlier)
         resolved = stored or npm.resolved(self._plan.commands)
         npm.install(resolved)
+        modules.prepare(self._sandbox, self._workspace, runtime, manifest, self._write_line)
         write_untrusted(self._workspace.requirements, str(resolved))
         return Environment(self._workspace, manifest, resolved, None, None, inputs, runtime)
 

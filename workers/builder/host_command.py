@@ -24,6 +24,7 @@ from shared.settings import MIB, Settings
 from shared.sql import statement
 from workers.builder import environments, sources, workspaces
 from workers.builder.environments import Environment
+from workers.builder.node import modules
 from workers.builder.node.runtime import Runtime, network_variables
 from workers.builder.python import toolchain
 from workers.isolation import sandbox
@@ -57,18 +58,15 @@ def host_command(
     sandbox.give(workspace.root)  # the environment may have been created at another isolation level
     cwd = workspace.project / manifest.directory
     config = {
-        "graphs": manifest.graphs,
+        **modules.entries(manifest),
         "paths": [str(workspace.project / path) for path in manifest.import_paths],
         "inspect": inspect,
-        "store": manifest.store,
-        "auth": {"path": manifest.auth["path"]} if manifest.auth else None,
-        "http": manifest.http or None,
         "secrets": list(variables),
         **manifest.checkpointer.get("serde", {}),
     }
     env = {**toolchain.without_variables(settings.passed_on), **manifest.env, **variables}
     if environment.node is not None:
-        program = _node_program(settings, environment.node, env, memory_mb or settings.host_memory_mb)
+        program = _node_program(settings, environment, environment.node, env, memory_mb)
     else:
         program = _python_program(settings, environment, env)
     env = {**program.env, "HOME": str(workspace.home), "GRAPH_HOST_CONFIG": orjson.dumps(config).decode()}
@@ -115,10 +113,13 @@ def graph_host_command(env_python: Path, package: Path, *, threads: int) -> list
     return [str(env_python), str(package), "--socket", "{socket}", "--threads", str(threads)]
 
 
-def _node_program(settings: Settings, node: Runtime, env: Mapping[str, str], memory_mb: int) -> _Program:
+def _node_program(
+    settings: Settings, environment: Environment, node: Runtime, env: Mapping[str, str], memory_mb: int | None
+) -> _Program:
+    heap_mb = int((memory_mb or settings.host_memory_mb) * NODE_HEAP)
     argv = [
-        str(node.program), f"--max-old-space-size={int(memory_mb * NODE_HEAP)}", f"--max-semi-space-size={NODE_YOUNG_MB}",
-        "--enable-source-maps", "--import", str(node.loader), str(NODE_HOST / "main.mjs"), "--socket", "{socket}",
+        str(node.program), f"--max-old-space-size={heap_mb}", f"--max-semi-space-size={NODE_YOUNG_MB}",
+        *modules.loader_options(environment.workspace, node), str(NODE_HOST / "main.mjs"), "--socket", "{socket}",
     ]  # fmt: skip
     dropped = dropped_variables(env)
     return _Program(
@@ -128,7 +129,7 @@ def _node_program(settings: Settings, node: Runtime, env: Mapping[str, str], mem
             **{name: value for name, value in env.items() if name not in dropped},
             "PATH": os.pathsep.join((str(node.prefix / "bin"), env.get("PATH", os.defpath))),
         },
-        [NODE_HOST],
+        [NODE_HOST, modules.PROGRAMS],
     )
 
 

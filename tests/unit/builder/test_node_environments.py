@@ -19,6 +19,7 @@ from tests.support.greened import World, constants, greened
 from tests.support.node_project import CONFIG, FILES, GREETING, PACKAGE, make, planned, settings_for
 from workers.builder import host_command
 from workers.builder.environments import Environment
+from workers.builder.node import modules
 from workers.builder.node.installer import split
 from workers.builder.node.resolved import Commands, Resolved
 
@@ -140,10 +141,11 @@ def test_a_host_runs_the_real_program_without_variables_that_change_node(world: 
 
     found = hosted(dataclasses.replace(settings, host_memory_mb=500), made, world, **variables)
 
-    assert found["arguments"][:3] == [
+    assert found["arguments"] == [
         "--max-old-space-size=300",
         "--max-semi-space-size=8",
-        "--enable-source-maps",
+        "--import",
+        f"{(modules.PROGRAMS / 'loader.mjs').as_uri()}?folder={made.workspace.env}",
     ]
     env = found["env"]
     assert (env["API_KEY"], env["NPM_TOKEN"], env["HOME"]) == ("k", "t", str(made.workspace.home))
@@ -161,6 +163,20 @@ def test_a_host_runs_the_real_program_without_variables_that_change_node(world: 
     with constants(host_command, NODE_HOST=world.tmp_path):
         network = host_command.host_command(proxied, made, {}).env
     assert (network["NODE_USE_ENV_PROXY"], network["NODE_EXTRA_CA_CERTS"]) == ("1", "/etc/ssl/ca.pem")
+
+
+@greened
+def test_a_project_that_cannot_be_prepared_is_loaded_with_tsx(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+
+    broken = make(settings, keep({**FILES, "src/kind.ts": "export enum Kind {"}), said)
+
+    assert not modules.are_prepared(broken.workspace)
+    assert any(line.startswith("the graphs are loaded with tsx: ") for line in said)
+    with constants(host_command, NODE_HOST=world.tmp_path):
+        command = host_command.host_command(settings, broken, {})
+    assert broken.node is not None
+    assert str(broken.node.loader) in command.argv
 
 
 @greened

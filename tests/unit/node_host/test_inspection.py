@@ -100,7 +100,9 @@ def test_a_graph_that_cannot_be_loaded_has_its_reason(node_project: Path, locati
     for name, content in FILES.items():
         (node_project / name).write_text(content)
 
-    with node_host(node_project, {"it": location}) as host:
+    with node_host(
+        node_project, {"it": location}, is_prepared=False
+    ) as host:  # the build cannot prepare these
         assert host.ready["error"]["step"] == "load"
         assert FAILURES[location] in host.ready["error"]["message"]
         assert host.process.wait() == 3
