@@ -33,7 +33,7 @@ from workers.builder.config import manifest
 from workers.builder.config.fields import refused
 from workers.builder.config.javascript import NodeProject
 from workers.builder.config.manifest import Manifest
-from workers.builder.node import modules
+from workers.builder.node import modules, shared_sets
 from workers.builder.node import resolved as node_resolved
 from workers.builder.node import runtime as node_runtime
 from workers.builder.node.installer import NodeInstaller
@@ -65,7 +65,9 @@ class Environment:
     workspace: Workspace
     manifest: Manifest
     requirements: Requirements | Resolved  # as text, what the revision stores
-    packages: Path | None  # the environment with the shared wheels
+    packages: (
+        Path | None
+    )  # the environment with the shared wheels, or the folder of a shared set of npm packages
     python_version: str | None  # None: of a JavaScript project
     inputs: str = ""  # digest of the resolver's inputs
     node: Runtime | None = None  # of a JavaScript project
@@ -73,12 +75,11 @@ class Environment:
     @property
     def folders(self) -> list[Path]:
         """The folders that the environment's processes read, besides the project."""
-        if self.node is not None:
-            return [
-                *self.node.folders,
-                *([self.workspace.env] if modules.are_prepared(self.workspace) else []),
-            ]
-        return [self.workspace.env, *([] if self.packages is None else [self.packages])]
+        shared = [] if self.packages is None else [self.packages]
+        if self.node is None:
+            return [self.workspace.env, *shared]
+        own = [self.workspace.env] if modules.are_prepared(self.workspace) else []
+        return [*self.node.folders, *own, *shared]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +144,28 @@ class _Maker:
         manifest = self._manifest(lambda level, message: None)
         text = self._plan.requirements or _read(self._workspace.requirements)
         if manifest.node is not None:
-            resolved = Resolved.parse(text)
-            runtime = self._runtime(resolved.node_major)
-            inputs = self._node_inputs(manifest.node, runtime)
-            return Environment(self._workspace, manifest, resolved, None, None, inputs, runtime)
+            return self._find_node(manifest, manifest.node, Resolved.parse(text))
         environment = self._with_packages(self._inputs(manifest), Requirements.parse(text))
         return environment if _is_linked(environment) else None
+
+    def _find_node(self, manifest: Manifest, project: NodeProject, resolved: Resolved) -> Environment | None:
+        runtime = self._runtime(resolved.node_major)
+        packages = None
+        if shared_sets.is_linked(self._settings, self._workspace, project):
+            packages = self._shared_packages(project, resolved, runtime)
+            if packages is None or not shared_sets.links_to(self._workspace, project, packages):
+                return None
+        inputs = self._node_inputs(project, runtime)
+        return Environment(self._workspace, manifest, resolved, packages, None, inputs, runtime)
+
+    def _shared_packages(self, project: NodeProject, resolved: Resolved, runtime: Runtime) -> Path | None:
+        """Return the folder of a project's shared set after ensuring that it is installed; None if it has none."""
+        shared = shared_sets.of_project(self._workspace.project, project, resolved, runtime)
+        if shared is None:
+            return None
+        folder = shared_sets.ensure(self._settings, shared, runtime, self._write_line)
+        self._note_use([*runtime.folders, folder])
+        return folder
 
     def make(self, find_requirements: FindRequirements) -> Environment:
         """Create the environment in an empty folder."""
@@ -202,16 +219,27 @@ class _Maker:
                 self._write_line("INFO", REUSED)
                 stored = Resolved.parse(earlier)
         resolved = stored or npm.resolved(self._plan.commands)
-        npm.install(resolved)
-        modules.prepare(self._sandbox, self._workspace, runtime, manifest, self._write_line)
+        packages = self._shared_packages(project, resolved, runtime)
+        if packages is None:
+            npm.install(resolved)
+        else:
+            shared_sets.link(self._workspace, project, packages)
+        readonly = [*runtime.folders, *([] if packages is None else [packages])]
+        modules.prepare(
+            self._sandbox, self._workspace, runtime, manifest, self._write_line, readonly=readonly
+        )
         write_untrusted(self._workspace.requirements, str(resolved))
-        return Environment(self._workspace, manifest, resolved, None, None, inputs, runtime)
+        return Environment(self._workspace, manifest, resolved, packages, None, inputs, runtime)
 
     def _runtime(self, major: int) -> Runtime:
         """Return Node of a major version, installed on this machine, and record that this workspace uses it."""
         runtime = node_runtime.ensure(self._settings, major, self._write_line)
-        write_untrusted(self._workspace.packages, "".join(f"{path.name}\n" for path in runtime.folders))
+        self._note_use(runtime.folders)
         return runtime
+
+    def _note_use(self, folders: Iterable[Path]) -> None:
+        """Record which shared folders the workspace uses. Upkeep leaves these."""
+        write_untrusted(self._workspace.packages, "".join(f"{path.name}\n" for path in folders))
 
     def _node_inputs(self, project: NodeProject, runtime: Runtime) -> str:
         return node_resolved.inputs_digest(

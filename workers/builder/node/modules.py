@@ -8,6 +8,7 @@ Each workspace has its own modules, which only steps of its own build have writt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -26,9 +27,18 @@ STEP = "modules"
 
 
 def prepare(
-    sandbox: StepSandbox, workspace: Workspace, runtime: Runtime, manifest: Manifest, write_line: WriteLine
+    sandbox: StepSandbox,
+    workspace: Workspace,
+    runtime: Runtime,
+    manifest: Manifest,
+    write_line: WriteLine,
+    *,
+    readonly: Sequence[Path],
 ) -> None:
-    """Prepare the modules in the workspace's `env`. A failure is written to the log and ends nothing."""
+    """Prepare the modules in the workspace's `env`. A failure is written to the log and ends nothing.
+
+    `readonly` are the folders to read besides the workspace.
+    """
     disk.remove(workspace.env)  # whatever build steps may have put in its place
     options = {
         "root": str(workspace.project),
@@ -42,7 +52,7 @@ def prepare(
             STEP,
             argv,
             lambda level, message: None,
-            readonly=runtime.folders,
+            readonly=readonly,
             cwd=workspace.project / manifest.directory,
         )
     except BuildFailed as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from shared.errors import BuildFailed
 from shared.settings import Settings
+from workers.builder.node import reasons
 from workers.builder.node.releases import RELEASES
 from workers.builder.python import toolchain
 from workers.builder.python.packages import Packages
@@ -130,25 +131,10 @@ def _tools_digest() -> str:
 
 def _install_tools(settings: Settings, runtime: Runtime, root: Path) -> None:
     root.mkdir(parents=True)
-    (root / "home").mkdir()
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(TOOLS / name, root / name)
-    cache_folder = settings.cache_dir / "shared" / "npm"
-    sandbox = StepSandbox(settings, folder=root, cache=cache_folder, runs_as_service=True)
-    lines: list[str] = []
-    npm = runtime.manager("npm", None)
     try:
-        sandbox.run(
-            STEP,
-            [str(runtime.program), str(npm.script), "ci", "--ignore-scripts"],
-            lambda level, message: lines.append(message),
-            readonly=[runtime.node_folder],
-            variables={
-                **QUIET,
-                **network_variables(settings.passed_on),
-                "npm_config_cache": str(cache_folder),
-            },
-        )
+        install_locked(settings, runtime, root, STEP, lambda level, message: None)
     except BuildFailed as error:
         raise BuildFailed(STEP, f"the package managers cannot be installed: {error.message}") from error
     launchers = {
@@ -161,6 +147,37 @@ def _install_tools(settings: Settings, runtime: Runtime, root: Path) -> None:
         launcher.parent.mkdir(parents=True, exist_ok=True)
         launcher.write_text(content)
         launcher.chmod(0o755)
+
+
+def install_locked(
+    settings: Settings, runtime: Runtime, root: Path, step: str, write_line: WriteLine
+) -> None:
+    """Install the lock file of npm in a folder, without scripts, as the service. Raises BuildFailed."""
+    (root / "home").mkdir()
+    cache_folder = settings.cache_dir / "shared" / "npm"
+    sandbox = StepSandbox(settings, folder=root, cache=cache_folder, runs_as_service=True)
+    lines: list[str] = []
+
+    def write(level: str, message: str) -> None:
+        if not reasons.is_noise(message):
+            lines.append(message)
+            write_line(level, message)
+
+    npm = runtime.manager("npm", None)
+    try:
+        sandbox.run(
+            step,
+            [str(runtime.program), str(npm.script), "ci", "--ignore-scripts"],
+            write,
+            readonly=[runtime.node_folder],
+            variables={
+                **QUIET,
+                **network_variables(settings.passed_on),
+                "npm_config_cache": str(cache_folder),
+            },
+        )
+    except BuildFailed as error:
+        raise BuildFailed(step, reasons.explained(lines, error.message, npm.name)) from error
 
 
 def network_variables(passed_on: Mapping[str, str]) -> dict[str, str]:
