@@ -77,7 +77,7 @@ def node_host(
     command = [
         str(javascript.NODE / "node"),
         "--max-old-space-size=512",
-        "--max-semi-space-size=8",
+        "--max-semi-space-size=16",
         *loader(directory if is_prepared else None),
         str(MAIN),
         "--socket",

@@ -35,7 +35,7 @@ from workers.runner.host_pool import PreparedHost
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
 NODE_HOST = Path(workers.__file__).parent / "node_host"
 NODE_HEAP = 0.6  # part of a host's memory for JavaScript objects; V8 collects garbage late without a limit
-NODE_YOUNG_MB = 8
+NODE_YOUNG_MB = 16  # 8 costs 6 % more CPU per run for 9 MB less
 NODE_VARIABLES = re.compile(r"NODE_OPTIONS|NODE_PATH|npm_.*|NPM_CONFIG_.*")
 COMPILE_SECONDS = 60
 

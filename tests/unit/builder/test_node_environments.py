@@ -143,7 +143,7 @@ def test_a_host_runs_the_real_program_without_variables_that_change_node(world: 
 
     assert found["arguments"] == [
         "--max-old-space-size=300",
-        "--max-semi-space-size=8",
+        "--max-semi-space-size=16",
         "--import",
         f"{(modules.PROGRAMS / 'loader.mjs').as_uri()}?folder={made.workspace.env}",
     ]
