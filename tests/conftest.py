@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
@@ -24,7 +25,7 @@ from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
 from shared.models import METADATA
 from shared.settings import Settings
-from tests.support import module_times, shared_stack
+from tests.support import javascript, module_times, shared_stack
 from tests.support.servers import running
 from tests.support.shared_stack import SharedStack
 from tests.support.stack import Stack
@@ -57,6 +58,7 @@ OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true
 KITCHEN = Path(__file__).parent / "projects" / "kitchen"
 AGENCY = KITCHEN.with_name("agency")
 CHATROOM = KITCHEN.with_name("chatroom")
+CHATROOM_TS = KITCHEN.with_name("chatroom_ts")
 
 # No deadline for examples: a busy machine slows them down.
 hypothesis.settings.register_profile("runyard", deadline=None)
@@ -231,3 +233,12 @@ def agency(stack: SharedStack) -> str:
 def chatroom(stack: SharedStack) -> str:
     """Name of a deployment with graphs to chat with."""
     return stack.deploy_once(CHATROOM, "chatroom")
+
+
+@pytest.fixture(scope="session")
+def chatroom_ts(stack: SharedStack, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of a deployment of the same graphs in TypeScript."""
+    folder = tmp_path_factory.mktemp("projects") / CHATROOM_TS.name
+    for source in (CHATROOM_TS, javascript.JS / "graphs"):
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    return stack.deploy_once(folder, "chatroom-ts")

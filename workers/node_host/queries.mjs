@@ -104,19 +104,20 @@ export class Query {
 
   async #state(graph) {
     const { checkpoint, subgraphs } = this.#document;
-    if (!(await hasNamespace(graph, checkpoint?.checkpoint_ns))) {
-      return emptyState(this.#threadId, checkpoint ?? {});
-    }
     const config = queryConfig(this.#document, checkpoint);
-    const snapshot = await stateAt(graph, config, { isDeep: Boolean(subgraphs) });
-    return stateDocument(snapshot, this.#checkpoints, { isDeep: Boolean(subgraphs) });
+    try {
+      const snapshot = await stateAt(graph, config, { isDeep: Boolean(subgraphs) });
+      return stateDocument(snapshot, this.#checkpoints, { isDeep: Boolean(subgraphs) });
+    } catch (error) {
+      if (isUnknownSubgraph(error)) {
+        return emptyState(this.#threadId, checkpoint ?? {});
+      }
+      throw error;
+    }
   }
 
   async #history(graph) {
     const { limit, before, filter, checkpoint_ns: ns, values = true } = this.#document;
-    if (!(await hasNamespace(graph, ns))) {
-      return [];
-    }
     const config = queryConfig(this.#document, { checkpoint_ns: ns });
     const options = {
       limit,
@@ -124,9 +125,15 @@ export class Query {
       ...(before ? { before: { configurable: { checkpoint_id: before } } } : {}),
     };
     const states = [];
-    for await (const snapshot of graph.getStateHistory(config, options)) {
-      await withPlaces(graph, config, snapshot);
-      states.push(stateDocument(snapshot, this.#checkpoints, { hasValues: values }));
+    try {
+      for await (const snapshot of graph.getStateHistory(config, options)) {
+        await withPlaces(graph, config, snapshot);
+        states.push(stateDocument(snapshot, this.#checkpoints, { hasValues: values }));
+      }
+    } catch (error) {
+      if (!isUnknownSubgraph(error)) {
+        throw error;
+      }
     }
     return states;
   }
@@ -183,6 +190,11 @@ export function refusal(error, kind = "failed") {
 function updateOf({ values, command, as_node: asNode }, langgraph) {
   const update = command ? commandOf(command, langgraph) : (values ?? null);
   return { values: update, ...(asNode ? { asNode } : {}) };
+}
+
+/** Whether an older LangGraph has refused to read a namespace of no declared subgraph. Newer ones read its checkpoints. */
+function isUnknownSubgraph(error) {
+  return error instanceof Error && /^Subgraph .* not found/.test(error.message);
 }
 
 /** Return an empty state for an address that has no state. */

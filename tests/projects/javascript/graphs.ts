@@ -34,6 +34,11 @@ const one = () => ({ log: ["one"] });
 const two = () => ({ log: ["two"] });
 const three = () => ({ log: ["three"] });
 export const steps = chain(one, two, three).compile();
+const call = async () => {
+  const { log } = await steps.invoke({ text: "called" });
+  return { log };
+};
+export const calls = chain(call).compile(); // without a declaration of its subgraph
 export const builder = chain(one, two);
 export const promised = Promise.resolve(chain(one).compile());
 export const made = async (config: LangGraphRunnableConfig) => chain(() => ({ log: [config.configurable?.wish] })).compile();

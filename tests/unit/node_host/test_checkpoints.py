@@ -200,3 +200,20 @@ def test_state_history_and_updates_of_a_thread(thread: Checkpointed) -> None:
         "update", "steps", supersteps=[[{"values": {"log": []}, "as_node": "nobody"}]], checkpoint=None
     )
     assert refused["refused"]["kind"] == "invalid"
+
+
+def test_a_namespace_of_no_declared_subgraph_is_read_but_not_updated(thread: Checkpointed) -> None:
+    thread.run("calls", TEXT)
+    (*_, before, _) = thread.query("history", "calls", limit=10, before=None, filter=None)
+    (namespace,) = [f"call:{task['id']}" for task in before["tasks"]]
+    place = {"checkpoint_ns": namespace}
+
+    called = {"text": "called", "log": ["one", "two", "three"]}
+    assert thread.query("state", "calls", checkpoint=place)["values"] == called
+    history = thread.query("history", "calls", limit=10, before=None, filter=None, checkpoint_ns=namespace)
+    assert history[0]["values"] == called
+    assert len(history) == 5
+    refused = thread.query(
+        "update", "calls", supersteps=[[{"values": TEXT, "as_node": "call"}]], checkpoint=place
+    )
+    assert refused["refused"]["kind"] == "invalid"
