@@ -11,6 +11,7 @@ import { shortStack } from "./output.mjs";
 import { plain, set } from "./serialization.mjs";
 
 const { isArray } = Array;
+const { entries } = Object;
 const { stringify } = JSON;
 const MAX_DEPTH = 10;
 const NO_DRAWING = { nodes: [], edges: [] };
@@ -106,9 +107,9 @@ async function schemasOf(langgraph, folder) {
     const ofNames = (value) => () => channelSchema(names(value), channels, langgraph);
     const inputs = builder?._inputDefinition ? Object.keys(builder._inputDefinition) : state;
     const hasContext = Boolean(builder?._configRuntimeSchema);
-    const context = hasContext ? firstSchema(() => library.getConfigTypeSchema(graph)) : null;
+    const context = hasContext ? forCallers(firstSchema(() => library.getConfigTypeSchema(graph))) : null;
     return {
-      input_schema: firstSchema(() => library.getInputTypeSchema(graph), ofNames(inputs)),
+      input_schema: forCallers(firstSchema(() => library.getInputTypeSchema(graph), ofNames(inputs))),
       output_schema: firstSchema(() => library.getOutputTypeSchema(graph), ofNames(outputChannels)),
       state_schema: firstSchema(() => library.getStateTypeSchema(graph), ofNames(state)),
       config_schema: hasContext ? context : {},
@@ -125,6 +126,24 @@ function channelSchema(names, channels, langgraph) {
     set(properties, name, isOfMessages ? { type: "array", langgraph_type: "messages" } : {});
   }
   return names.length ? { type: "object", properties } : null;
+}
+
+/** Return a schema without the requirement of properties that have a default: Zod describes values as nodes get them. */
+function forCallers(schema) {
+  if (isArray(schema)) {
+    return schema.map(forCallers);
+  }
+  if (schema === null || typeof schema !== "object") {
+    return schema;
+  }
+  const copy = {};
+  for (const [name, value] of entries(schema)) {
+    set(copy, name, name === "default" ? value : forCallers(value));
+  }
+  if (isArray(schema.required)) {
+    copy.required = schema.required.filter((name) => schema.properties?.[name]?.default === undefined);
+  }
+  return copy;
 }
 
 /** Return the result of the first maker that succeeds and finds a schema. */

@@ -169,7 +169,7 @@ export const floods = chain(flood).compile();
 
 const look = (_: State, config: LangGraphRunnableConfig) => ({ log: [config.context, config.configurable?.colour ?? null] });
 export const looks = chain(look).compile();
-export const checks_context = new StateGraph(State, z.object({ depth: z.number() }))
+export const checks_context = new StateGraph(State, z.object({ depth: z.number(), tone: z.string().default("plain") }))
   .addNode("look", look)
   .addEdge(START, "look")
   .compile();

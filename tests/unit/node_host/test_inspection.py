@@ -57,7 +57,11 @@ def test_schemas_of_zod_are_read_at_run_time(found: Mapping[str, Any]) -> None:
     assert schemas["config_schema"] == {}
     assert schemas["context_schema"] is None
     context = found["checks_context"]["schemas"]
-    assert context["context_schema"]["properties"] == {"depth": {"type": "number"}}
+    assert context["context_schema"]["properties"] == {
+        "depth": {"type": "number"},
+        "tone": {"type": "string", "default": "plain"},
+    }
+    assert context["context_schema"]["required"] == ["depth"], "callers may leave out what has a default"
     assert context["config_schema"] == context["context_schema"]
 
 
