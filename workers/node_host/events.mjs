@@ -17,6 +17,7 @@ import { ProtocolWriter } from "./protocol/writer.mjs";
 import { dumps, errorText } from "./serialization.mjs";
 
 const { byteLength } = Buffer;
+const { setImmediate } = globalThis;
 const { now } = Date;
 
 // Modes requested from LangGraph without a reader, since a reader may join later.
@@ -41,6 +42,11 @@ export function streamRequest(spec) {
   };
 }
 
+/** Whether a chunk announces a task that begins. */
+function beginsTask(mode, payload) {
+  return (mode === "tasks" && !("result" in payload)) || (mode === "debug" && payload.type === "task");
+}
+
 /** Writes the events of one run, and remembers its newest `values`. */
 export class EventWriter {
   shown = undefined; // the newest `values` that callers see
@@ -59,6 +65,7 @@ export class EventWriter {
   #handlers = new Map();
   #unread = new Map();
   #held = new Map(); // by namespace: the interrupts of this step in `updates` and `values`
+  #replayed = []; // `updates` of tasks that ended in an earlier run, until the tasks of this step have begun
   #values = new Map(); // by namespace: the newest values
   #described = new Set(); // messages whose metadata has been sent
   #partial = new Map(); // by message, its chunks so far
@@ -169,6 +176,24 @@ export class EventWriter {
 
   /** Write the events of one chunk of the graph's stream. */
   write(ns, mode, payload) {
+    if (mode === "updates" && payload?.__metadata__?.cached) {
+      this.#replayed.push([ns, payload]);
+      setImmediate(() => this.#writeReplayed()); // LangGraph announces the tasks of the step before it
+      return;
+    }
+    if (!beginsTask(mode, payload)) {
+      this.#writeReplayed();
+    }
+    this.#write(ns, mode, payload);
+  }
+
+  #writeReplayed() {
+    for (const [ns, payload] of this.#replayed.splice(0)) {
+      this.#write(ns, "updates", payload);
+    }
+  }
+
+  #write(ns, mode, payload) {
     if (ns.length && this.#alive !== null) {
       this.#beginSubgraphs(ns);
     }
@@ -203,6 +228,7 @@ export class EventWriter {
 
   /** Send the interrupts that were held back: one event per namespace and mode, after the step's other events. */
   finish() {
+    this.#writeReplayed();
     for (const { ns, updates, values } of this.#held.values()) {
       if (updates !== undefined && this.#modes.has("updates")) {
         this.emit("updates", ns, dumps({ [INTERRUPT]: updates }));
