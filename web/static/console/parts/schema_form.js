@@ -144,7 +144,7 @@ function EnumControl({ id, schema, value, described, onChange }) {
   const choices = choicesOf(schema);
   const at = choices.findIndex((choice) => JSON.stringify(choice) === JSON.stringify(value));
   return html`<select id=${id} aria-describedby=${described} value=${String(at)} onChange=${(/** @type {any} */ event) => onChange(choices[Number(event.currentTarget.value)])}>
-    <option value="-1">${value === undefined || value === null ? "–" : `${JSON.stringify(value)} (not one of the options)`}</option>
+    <option value="-1">${at >= 0 || value === undefined || value === null ? "–" : `${JSON.stringify(value)} (not one of the options)`}</option>
     ${choices.map((choice, index) => html`<option key=${index} value=${String(index)}>${typeof choice === "string" ? choice : JSON.stringify(choice)}</option>`)}
   </select>`;
 }
