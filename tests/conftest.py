@@ -58,7 +58,7 @@ OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true
 KITCHEN = Path(__file__).parent / "projects" / "kitchen"
 AGENCY = KITCHEN.with_name("agency")
 CHATROOM = KITCHEN.with_name("chatroom")
-CHATROOM_TS = KITCHEN.with_name("chatroom_ts")
+TWINS = KITCHEN.with_name("twins")
 
 # No deadline for examples: a busy machine slows them down.
 hypothesis.settings.register_profile("runyard", deadline=None)
@@ -236,9 +236,9 @@ def chatroom(stack: SharedStack) -> str:
 
 
 @pytest.fixture(scope="session")
-def chatroom_ts(stack: SharedStack, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of a deployment of the same graphs in TypeScript."""
-    folder = tmp_path_factory.mktemp("projects") / CHATROOM_TS.name
-    for source in (CHATROOM_TS, javascript.JS / "graphs"):
+def twins(stack: SharedStack, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of a deployment with graphs of `kitchen` and `chatroom` in TypeScript."""
+    folder = tmp_path_factory.mktemp("projects") / TWINS.name
+    for source in (TWINS, javascript.JS / "graphs"):
         shutil.copytree(source, folder, dirs_exist_ok=True)
-    return stack.deploy_once(folder, "chatroom-ts")
+    return stack.deploy_once(folder, TWINS.name)

@@ -18,7 +18,7 @@ TABLE = [
     pytest.param(
         project, hook, row, marks=() if (project, hook) == ("chatroom", "new") else pytest.mark.release
     )
-    for project in ("chatroom", "chatroom_ts")
+    for project in ("chatroom", "twins")
     for hook in ("old", "new")
     for kind, row in ROWS
     if hook == "new" or kind == "row"

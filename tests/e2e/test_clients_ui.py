@@ -1,4 +1,7 @@
-"""The requests of chat interfaces in a browser, one after another in the order of their hooks."""
+"""The requests of chat interfaces in a browser, one after another in the order of their hooks.
+
+The graphs are those in Python and, with the same behaviour, in TypeScript.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,9 @@ class Browser:
         return [(event.event, orjson.loads(event.data)) for event in self.events("POST", path, json=sent)]
 
 
-@pytest.fixture(scope="module")
-def url(stack: Stack, kitchen: str) -> str:
-    return f"{stack.url}/d/{kitchen}"
+@pytest.fixture(scope="module", params=["kitchen", pytest.param("twins", marks=pytest.mark.release)])
+def url(request: pytest.FixtureRequest, stack: Stack) -> str:
+    return f"{stack.url}/d/{request.getfixturevalue(request.param)}"
 
 
 @pytest.fixture

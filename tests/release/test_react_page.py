@@ -1,5 +1,6 @@
 """The page of examples/react: it builds with the packages of its lock file, and works in a real browser.
 
+The page talks to the example's graph, and to the same graph in TypeScript.
 The rows are in `tests/js/react.mjs`.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,18 +27,28 @@ BUILD = ("node_modules/typescript/bin/tsc", "node_modules/vite/bin/vite.js build
 
 
 @pytest.fixture(scope="module")
-def page(stack: Stack) -> Iterator[str]:
-    """Address of the built page, which talks to a deployment of the example."""
-    deployment_url = f"{stack.url}/d/{stack.deploy(EXAMPLE)}"
+def example(stack: Stack) -> str:
+    return stack.deploy(EXAMPLE)
+
+
+@pytest.fixture(scope="module")
+def built_page() -> Path:
     for command in BUILD:
         assert javascript.run_script(PAGE, *command.split()) == 0
+    return javascript.installed(PAGE)
+
+
+@pytest.fixture(scope="module", params=["example", "twins"])
+def page(request: pytest.FixtureRequest, stack: Stack, built_page: Path) -> Iterator[str]:
+    """Address of the built page, which talks to a deployment of the graph."""
+    deployment_url = f"{stack.url}/d/{request.getfixturevalue(request.param)}"
     port = free_port()
     server = subprocess.Popen(
         [
             *(javascript.NODE / "node", "node_modules/vite/bin/vite.js", "preview"),
             *("--host", "127.0.0.1", "--port", str(port), "--strictPort"),
         ],
-        cwd=javascript.installed(PAGE),
+        cwd=built_page,
         env=javascript.environment(DEPLOYMENT_URL=deployment_url, RUNYARD_API_KEY=stack.api_key),
         stdout=subprocess.DEVNULL,
     )

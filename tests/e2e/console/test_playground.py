@@ -8,6 +8,6 @@ from tests.support import console
 from tests.support.stack import Stack
 
 
-@pytest.mark.parametrize("row", console.rows("playground"))
-def test_playground(stack: Stack, chatroom: str, row: str) -> None:
-    console.check("playground", row, stack, chatroom=chatroom)
+@pytest.mark.parametrize(("project", "row"), console.rows_of_both("playground", "chatroom"))
+def test_playground(request: pytest.FixtureRequest, stack: Stack, project: str, row: str) -> None:
+    console.check("playground", row, stack, chatroom=request.getfixturevalue(project))

@@ -149,9 +149,9 @@ scenario("a form runs a graph, its JSON goes along, and what went wrong is told"
   await page.getByRole("button", { name: "New thread" }).click();
   await json.fill('{"customer": 5}');
   await run(page).click();
-  const told = page.locator(".play-error", { hasText: "ValidationError" });
+  const told = page.locator(".play-error", { hasText: /ValidationError|ZodError/ });
   await told.waitFor();
-  assert.match(await told.textContent(), /Input should be a valid string/);
+  assert.match(await told.textContent(), /valid string|expected string/);
   await page.reload();
   await told.waitFor();
 });
@@ -171,7 +171,7 @@ scenario("two questions are answered, with text and with JSON, one after a reloa
   await second.getByRole("button", { name: "JSON" }).click();
   await second.getByRole("textbox", { name: "Answer as JSON" }).fill('{"a": [1]}');
   await second.getByRole("button", { name: "Answer", exact: true }).click();
-  await hears(page, "second: {'a': [1]}");
+  await hears(page, /second: \{.a.: ?\[1\]\}/);
   await idle(page);
   assert.equal(await page.locator(".question").count(), 0);
 });

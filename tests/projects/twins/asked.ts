@@ -1,4 +1,4 @@
-/** The graphs of `asked.py` in the project `chatroom`. */
+/** Graphs of `asked.py` in the project `chatroom`. */
 
 import { AIMessage, AIMessageChunk, type BaseMessage } from "@langchain/core/messages";
 import { END, START, StateGraph, interrupt, type LangGraphRunnableConfig } from "@langchain/langgraph";
@@ -28,7 +28,7 @@ type Order = z.infer<typeof Order>;
 const Manner = z.object({
   tone: z.enum(["plain", "warm"]).default("plain").describe("How it is said."),
   repeat: z.int().default(1),
-  words: z.array(z.string()).default([]),
+  words: z.array(z.string()).optional(),
 });
 
 function check(state: Order, config: LangGraphRunnableConfig) {

@@ -1,4 +1,4 @@
-/** The graphs of `agents.py` in the project `chatroom`. */
+/** Graphs of `agents.py` in the project `chatroom`. */
 
 import { randomUUID } from "node:crypto";
 import { AIMessage, AIMessageChunk, HumanMessage, type BaseMessage } from "@langchain/core/messages";
@@ -8,7 +8,13 @@ import { ToolNode } from "@langchain/langgraph/prebuilt";
 import { z } from "zod";
 import { Speaker, answer, released, says, type Chat } from "./chat.js";
 
-const listener = says("answer", answer);
+// LangGraph for JavaScript draws the inside of a subgraph of at least two nodes.
+const listener = new StateGraph(MessagesAnnotation)
+  .addNode("answer", answer)
+  .addNode("rest", () => ({}))
+  .addEdge(START, "answer")
+  .addEdge("answer", "rest")
+  .compile();
 
 /** Hears a tool's name and calls it for each word that follows, then says what came of it. */
 class Planner extends Speaker {
@@ -77,12 +83,17 @@ async function research(state: Chat) {
 
 export const researches = says("research", research, { subgraphs: [listener] });
 
-const askFirst = () => ({ messages: [new AIMessage(`first: ${interrupt({ question: "first?" })}`)] });
-const askSecond = () => ({ messages: [new AIMessage(`second: ${interrupt({ question: "second?" })}`)] });
+function asks(word: string) {
+  return () => {
+    const decision = interrupt({ question: `${word}?` });
+    const text = typeof decision === "string" ? decision : JSON.stringify(decision);
+    return { messages: [new AIMessage(`${word}: ${text}`)] };
+  };
+}
 
 export const asksTwice = new StateGraph(MessagesAnnotation)
-  .addNode("ask_first", askFirst)
-  .addNode("ask_second", askSecond)
+  .addNode("ask_first", asks("first"))
+  .addNode("ask_second", asks("second"))
   .addEdge(START, "ask_first")
   .addEdge(START, "ask_second")
   .addEdge("ask_first", END)

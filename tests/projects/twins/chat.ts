@@ -1,4 +1,4 @@
-/** The graphs of `chat.py` in the project `chatroom`. */
+/** Graphs of `chat.py` in the project `chatroom`. */
 
 import type { CallbackManagerForLLMRun } from "@langchain/core/callbacks/manager";
 import { BaseChatModel } from "@langchain/core/language_models/chat_models";
