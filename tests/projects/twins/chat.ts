@@ -22,8 +22,9 @@ export abstract class Speaker extends BaseChatModel {
 
   async _generate(messages: BaseMessage[]): Promise<ChatResult> {
     const chunks = await Array.fromAsync(this.chunks(messages));
-    const { content, tool_calls } = chunks.reduce((whole, chunk) => whole.concat(chunk));
-    return { generations: [{ message: new AIMessage({ content, tool_calls }), text: String(content) }] };
+    const { content, tool_calls, usage_metadata, response_metadata } = chunks.reduce((whole, chunk) => whole.concat(chunk));
+    const message = new AIMessage({ content, tool_calls, usage_metadata, response_metadata });
+    return { generations: [{ message, text: String(content) }] };
   }
 
   async *_streamResponseChunks(

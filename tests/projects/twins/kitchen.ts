@@ -1,5 +1,7 @@
 /** Graphs of the project `kitchen`. */
 
+import { existsSync, writeFileSync } from "node:fs";
+import { homedir } from "node:os";
 import { AIMessage, AIMessageChunk } from "@langchain/core/messages";
 import { tool } from "@langchain/core/tools";
 import { Annotation, Command, END, START, StateGraph, getWriter, interrupt } from "@langchain/langgraph";
@@ -11,6 +13,7 @@ const State = Annotation.Root({
   n: Annotation<number>,
   seconds: Annotation<number>,
   how: Annotation<string>,
+  file: Annotation<string>,
   log: Annotation<unknown[]>({ reducer: (left, right) => left.concat(right), default: () => [] }),
 });
 type State = typeof State.State;
@@ -47,7 +50,7 @@ export const nested = new StateGraph(State)
   .compile();
 
 /** A model with a prepared answer. It streams the answer word by word. */
-class Prepared extends Speaker {
+class GenericFakeChatModel extends Speaker {
   constructor(readonly answer: AIMessage) {
     super();
   }
@@ -62,7 +65,7 @@ class Prepared extends Speaker {
   }
 }
 
-const speak = async () => ({ messages: [await new Prepared(new AIMessage("hello big world")).invoke("hi")] });
+const speak = async () => ({ messages: [await new GenericFakeChatModel(new AIMessage("hello big world")).invoke("hi")] });
 export const speaks = says("speak", speak);
 
 const lookUp = tool(
@@ -74,7 +77,7 @@ const lookUp = tool(
 );
 
 const research = async ({ text = "sea" }: State) => ({ log: [await lookUp.invoke({ word: text })] });
-const draft = async () => ({ log: [(await new Prepared(new AIMessage("a plan")).invoke("plan")).text] });
+const draft = async () => ({ log: [(await new GenericFakeChatModel(new AIMessage("a plan")).invoke("plan")).text] });
 
 /** A subgraph with a tool and a model, then a question. */
 export const plans = new StateGraph(State)
@@ -91,7 +94,7 @@ async function consume({ n = 1, how = "1", seconds = 0 }: State) {
   const usage_metadata = { input_tokens: Number(how), output_tokens: 2, total_tokens: 3 };
   for (let call = 0; call < n; call++) {
     const answer = new AIMessage({ content: "hello", usage_metadata, response_metadata: { model_name: "large" } });
-    await new Prepared(answer).invoke("hi");
+    await new GenericFakeChatModel(answer).invoke("hi");
     await pause(seconds * 1000);
   }
   return {};
@@ -135,7 +138,17 @@ function boom() {
 }
 export const fails = chain(before, boom);
 
-const die = () => process.kill(process.pid, "SIGKILL");
+/** Ends the process, always or (with a file) only the first time. */
+function die({ file }: State) {
+  const mark = `${homedir()}/${file}`;
+  if (file && existsSync(mark)) {
+    return { log: ["survived"] };
+  }
+  if (file) {
+    writeFileSync(mark, "x");
+  }
+  process.kill(process.pid, "SIGKILL");
+}
 export const dies = chain(die);
 
 function say({ n = 0 }: State) {
