@@ -324,19 +324,25 @@ def _words(row: Row) -> str:
 
 def _actions(value: Any) -> list[Row]:
     """Return the tool calls of a question in the shape of `HumanInTheLoopMiddleware` or of `HumanInterrupt`."""
-    if isinstance(value, dict) and isinstance(value.get("action_requests"), list):
-        actions = value["action_requests"]
-    else:
+    actions = _batch(value)
+    if actions is None:
         requests = value if isinstance(value, list) else [value]
         actions = [one.get("action_request") for one in _objects(requests)]
     return _objects(actions)
 
 
+def _batch(value: Any) -> list[Any] | None:
+    """Return the tool calls of `HumanInTheLoopMiddleware`. LangChain for JavaScript names them in camel case."""
+    actions = value.get("action_requests", value.get("actionRequests")) if isinstance(value, dict) else None
+    return actions if isinstance(actions, list) else None
+
+
 def _can_approve(value: Any) -> bool:
     """Return whether a request for tool calls lets a person approve one. A request that names no decision allows all."""
-    if isinstance(value, dict) and "action_requests" in value:
-        reviews = _objects(value.get("review_configs"))
-        allowed = [each for one in reviews for each in one.get("allowed_decisions") or []]
+    if _batch(value) is not None:
+        reviews = _objects(value.get("review_configs", value.get("reviewConfigs")))
+        decisions = [one.get("allowed_decisions", one.get("allowedDecisions")) for one in reviews]
+        allowed = [each for some in decisions for each in some or []]
         return not allowed or "approve" in allowed
     configs = _objects([one.get("config") for one in _objects(value if isinstance(value, list) else [value])])
     return not configs or any(config.get("allow_accept") for config in configs)

@@ -84,6 +84,14 @@ suite("parts", () => {
     assert.deepEqual(answerOf(older, [{ choice: "edit", args: { to: 2 }, message: "" }]), { decisions: [{ type: "edit", edited_action: { name: "pay", arguments: { to: 2 } } }] });
   });
 
+  test("the middleware of LangChain for JavaScript is answered in its own words", () => {
+    const review = { actionName: "pay", allowedDecisions: ["approve", "edit"], argsSchema: { type: "object" } };
+    const request = requestOf({ id: "1", value: { actionRequests: [{ name: "pay", args: { to: "Ada" }, description: "Pay?" }], reviewConfigs: [null, review] } });
+    const [{ choices, schema, description }] = request.actions;
+    assert.deepEqual([choices, schema, description], [["accept", "edit"], { type: "object" }, "Pay?"]);
+    assert.deepEqual(answerOf(request, [{ choice: "edit", args: { to: "Bea" }, message: "" }]), { decisions: [{ type: "edit", editedAction: { name: "pay", args: { to: "Bea" } } }] });
+  });
+
   test("of one call the answer's schema says what is allowed", () => {
     const branch = (type, more = {}) => ({ type: "object", properties: { type: { const: type }, ...more } });
     const args = { type: "object", properties: { to: { type: "string" } } };

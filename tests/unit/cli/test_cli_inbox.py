@@ -80,7 +80,10 @@ def test_open_questions_are_listed_with_their_words(served: ControlPlane) -> Non
 ACTION = {"action_request": {"action": "pay", "args": {}}, "config": {"allow_accept": True}}
 
 
-@pytest.mark.parametrize("value", [ACTION, [ACTION], {"action_requests": [{"name": "pay"}, None]}])
+@pytest.mark.parametrize(
+    "value",
+    [ACTION, [ACTION], {"action_requests": [{"name": "pay"}, None]}, {"actionRequests": [{"name": "pay"}]}],
+)
 def test_a_request_for_a_tool_call_is_listed_with_the_name_of_the_tool(
     served: ControlPlane, value: Any
 ) -> None:
@@ -90,10 +93,17 @@ def test_a_request_for_a_tool_call_is_listed_with_the_name_of_the_tool(
 
 ASKING = {"action_request": {"action": "pay"}, "config": {"allow_respond": True}}
 REVIEW = {"action_name": "pay", "allowed_decisions": ["respond"]}
+JAVASCRIPT = {"actionName": "pay", "allowedDecisions": ["reject"]}
 
 
 @pytest.mark.parametrize(
-    "value", [ASKING, [ASKING], {"action_requests": [{"name": "pay"}], "review_configs": [REVIEW, None]}]
+    "value",
+    [
+        ASKING,
+        [ASKING],
+        {"action_requests": [{"name": "pay"}], "review_configs": [REVIEW, None]},
+        {"actionRequests": [{"name": "pay"}], "reviewConfigs": [JAVASCRIPT]},
+    ],
 )
 def test_a_tool_call_that_nobody_may_approve_waits_for_an_answer(served: ControlPlane, value: Any) -> None:
     served.answers[LIST] = [(200, {"resources": [question(value=value)], "offset": 0, "total": 1})]

@@ -1,6 +1,6 @@
 // Shapes of questions and of their answers. Three shapes have a form of their own: the requests of
-// `HumanInTheLoopMiddleware`, for all tool calls of a turn or for one, and the older `HumanInterrupt`. A question of any
-// other shape takes text, JSON, or a value of its response schema.
+// `HumanInTheLoopMiddleware`, for all tool calls of a turn or for one, and the older `HumanInterrupt`. LangChain for
+// JavaScript writes the first in camel case. A question of any other shape takes text, JSON, or a value of its response schema.
 
 import { plain, text } from "../core/format.js";
 import { resolved } from "./schema.js";
@@ -15,6 +15,7 @@ import { resolved } from "./schema.js";
  * @property {Choice[]} choices
  * @property {any} [schema] schema of the arguments
  * @property {string} argsKey name of the arguments in the library's request
+ * @property {string} [editKey] name of the edited action in the answer
  * @typedef {{choice: Choice|null, args: any, message: string}} Decision
  * @typedef {{kind: "batch"|"single"|"inbox", actions: Action[]}} Request
  */
@@ -32,7 +33,7 @@ const ALL_CHOICES = Object.values(CHOICE_OF_MIDDLEWARE);
  * @returns {Request|null}
  */
 export function requestOf(question) {
-  const { value } = question;
+  const value = inSnakeCase(question.value);
   if (isFilledList(value?.action_requests, isObject)) return { kind: "batch", actions: batchedActions(value) };
   if (value?.type === "tool_approval" && typeof value.name === "string") return { kind: "single", actions: [singleAction(value, question.response_schema)] };
   const requests = Array.isArray(value) ? value : [value];
@@ -50,15 +51,24 @@ const isFilledList = (list, isItem) => Array.isArray(list) && list.length > 0 &&
 /** The first of the descriptions that is text; else "". @param {...any} descriptions @returns {string} */
 const described = (...descriptions) => descriptions.find((each) => typeof each === "string") ?? "";
 
+/** A request for all tool calls of a turn with the names that LangChain for Python has; any other value as it is. @param {any} value */
+function inSnakeCase(value) {
+  if (!Array.isArray(value?.actionRequests)) return value;
+  const reviews = (Array.isArray(value.reviewConfigs) ? value.reviewConfigs : []).filter(isObject);
+  const snake = (/** @type {any} */ { actionName, allowedDecisions, argsSchema, ...rest }) =>
+    ({ ...rest, action_name: actionName, allowed_decisions: allowedDecisions, args_schema: argsSchema });
+  return { action_requests: value.actionRequests, review_configs: reviews.map(snake), editKey: "editedAction" };
+}
+
 /** Actions of a request for all tool calls of a turn. @param {any} value @returns {Action[]} */
-function batchedActions({ action_requests: requests, review_configs: reviews }) {
+function batchedActions({ action_requests: requests, review_configs: reviews, editKey }) {
   const configs = Array.isArray(reviews) ? reviews : [];
   return requests.map((/** @type {any} */ request, /** @type {number} */ at) => {
     const name = request.name ?? request.action;
     const config = configs[at]?.action_name === name ? configs[at] : configs.find((/** @type {any} */ each) => each?.action_name === name);
     const argsKey = "arguments" in request ? "arguments" : "args";
     return {
-      name, argsKey,
+      name, argsKey, editKey,
       args: request[argsKey] ?? {},
       description: described(request.description, config?.description),
       choices: choicesAmong(config?.allowed_decisions),
@@ -111,7 +121,7 @@ export function answerOf({ kind, actions }, decisions) {
 /** @param {Action} action @param {Decision} decision */
 function middlewareAnswer(action, { choice, args, message }) {
   const type = MIDDLEWARE_TYPE[/** @type {string} */ (choice)];
-  if (type === "edit") return { type, edited_action: { name: action.name, [action.argsKey]: args } };
+  if (type === "edit") return { type, [action.editKey ?? "edited_action"]: { name: action.name, [action.argsKey]: args } };
   if (type === "respond") return { type, message };
   return type === "reject" && message.trim() ? { type, message } : { type };
 }
