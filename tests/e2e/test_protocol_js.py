@@ -10,7 +10,9 @@ from tests.support.stack import Stack
 
 @pytest.mark.parametrize("transport", ["websocket", pytest.param("sse", marks=pytest.mark.release)])
 @pytest.mark.parametrize(
-    "projects", [("kitchen", "chatroom"), pytest.param(("twins", "twins"), marks=pytest.mark.release)], ids="-".join
+    "projects",
+    [("kitchen", "chatroom"), pytest.param(("twins", "twins"), marks=pytest.mark.release)],
+    ids="-".join,
 )
 @pytest.mark.parametrize("row", names_of_tests("protocol.mjs"))
 def test_the_newer_client_streams_threads(

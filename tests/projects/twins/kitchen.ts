@@ -120,7 +120,8 @@ export const counts = new StateGraph(State)
   .addNode("count", count)
   .addEdge(START, "count")
   .addConditionalEdges("count", ({ log, n }) => (log.length >= n ? END : "count"))
-  .compile();
+  .compile()
+  .withConfig({ recursionLimit: 10_000 }); // the default of LangGraph for Python, about
 
 async function sleep({ seconds = 60 }: State) {
   getWriter()?.("asleep");
