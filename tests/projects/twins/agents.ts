@@ -16,7 +16,7 @@ const listener = new StateGraph(MessagesAnnotation)
   .addEdge("answer", "rest")
   .compile();
 
-/** Hears a tool's name and calls it for each word that follows, then says what came of it. */
+/** A model that calls the tool that a message begins with, once for each further word. Then it reports the results. */
 class Planner extends Speaker {
   async *chunks(messages: BaseMessage[]) {
     if (messages.at(-1)?.getType() === "tool") {
@@ -61,7 +61,7 @@ const task = tool(
 
 const plan = async (state: Chat) => ({ messages: [await new Planner().invoke(state.messages)] });
 
-/** Make a task of every call, as in the agents that people install. */
+/** Send each call to a task of its own, as the usual agents do. */
 function eachCall(state: Chat) {
   const calls = (state.messages.at(-1) as AIMessage).tool_calls ?? [];
   return calls.length ? calls.map((call) => new Send("tools", { lg_tool_call: { ...call, type: "tool_call" } })) : END;
@@ -75,7 +75,7 @@ export const helps = new StateGraph(MessagesAnnotation)
   .addEdge("tools", "plan")
   .compile();
 
-/** What is said in the graph within stays there. */
+/** Runs a subgraph and returns only the number of its messages. */
 async function research(state: Chat) {
   const notes = await listener.invoke({ messages: [new HumanMessage(String(state.messages.at(-1)?.content))] });
   return { messages: [new AIMessage(`notes taken: ${notes.messages.length}`)] };

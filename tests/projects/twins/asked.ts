@@ -62,8 +62,8 @@ export const orders = new StateGraph(Order, Manner)
   .addEdge("pack", END)
   .compile();
 
-/** Answer with what a person has decided, with the keys of objects in order. */
-function told(answers: unknown) {
+/** A message with a person's decisions. The keys of objects are sorted. */
+function reported(answers: unknown) {
   const inOrder = (_: string, value: unknown) =>
     value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).sort()) : value;
   return { messages: [new AIMessage(`answered: \`${JSON.stringify(answers, inOrder)}\``)] };
@@ -73,23 +73,23 @@ function review() {
   const allowed = [["approve", "edit", "reject"], ["approve", "respond"]];
   const action_requests = CALLS.map((call) => ({ ...call, description: `May **${call.name}** run?` }));
   const review_configs = CALLS.map(({ name }, index) => ({ action_name: name, allowed_decisions: allowed[index] }));
-  return told(interrupt({ action_requests, review_configs }).decisions);
+  return reported(interrupt({ action_requests, review_configs }).decisions);
 }
 
 const reviewEach = () =>
-  told(interrupt({ type: "tool_approval", tool_call_id: "call-1", ...CALLS[0], description: "May it run?" }));
+  reported(interrupt({ type: "tool_approval", tool_call_id: "call-1", ...CALLS[0], description: "May it run?" }));
 
 function post() {
   const config = { allow_accept: true, allow_edit: true, allow_respond: true, allow_ignore: true };
   const action_request = { action: "pay", args: CALLS[0].args };
-  return told(interrupt([{ action_request, config, description: "# A letter\n\nMay it go out?" }])[0]);
+  return reported(interrupt([{ action_request, config, description: "# A letter\n\nMay it go out?" }])[0]);
 }
 
 export const reviews = says("review", review);
 export const reviewsEach = says("review_each", reviewEach);
 export const inbox = says("post", post);
 
-/** Told `COUNT PER_SECOND`, says so many words at that pace, as Markdown. */
+/** A model that streams COUNT words of Markdown for the message `COUNT PER_SECOND`. */
 class Fountain extends Speaker {
   async *chunks(messages: BaseMessage[]) {
     const [count, pace] = String(messages.at(-1)?.content).split(" ").map(Number);

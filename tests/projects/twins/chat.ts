@@ -8,7 +8,7 @@ import { END, MessagesAnnotation, START, StateGraph, getStore, interrupt, type B
 
 export type Chat = typeof MessagesAnnotation.State;
 
-/** A model whose subclasses say what it streams. */
+/** A model that streams chunks. Subclasses return them. */
 export abstract class Speaker extends BaseChatModel {
   constructor() {
     super({});
@@ -42,7 +42,7 @@ export abstract class Speaker extends BaseChatModel {
 
 export const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Repeats the last message. One that begins with `slowly` comes a word every fifth of a second, twenty-five words of it. */
+/** A model that repeats the last message. After `slowly`, it appends 25 numbers at five per second. */
 class Parrot extends Speaker {
   async *chunks(messages: BaseMessage[]) {
     const heard = String(messages.at(-1)?.content);

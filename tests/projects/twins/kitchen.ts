@@ -89,7 +89,7 @@ export const plans = new StateGraph(State)
   .addEdge("ask", "after")
   .compile();
 
-/** So many model calls, one after the other. */
+/** Makes `n` model calls, one after the other. */
 async function consume({ n = 1, how = "1", seconds = 0 }: State) {
   const usage_metadata = { input_tokens: Number(how), output_tokens: 2, total_tokens: 3 };
   for (let call = 0; call < n; call++) {
@@ -110,7 +110,7 @@ async function write({ n = 3, seconds = 0 }: State) {
 }
 export const writes = chain(write);
 
-/** One step: says which, and takes a while. */
+/** Takes a step: reports its number, then waits. */
 async function count({ log, seconds = 0.1 }: State) {
   getWriter()?.({ step: log.length });
   await pause(seconds * 1000);
