@@ -5,9 +5,13 @@ Node, our tools and the package managers are real. The packages are folders of t
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
+import io
 import json
 import subprocess
+import tarfile
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from shared.settings import Settings
 from tests.support.archived import keep
 from tests.support.greened import World, constants, greened
 from tests.support.node_project import CONFIG, FILES, GREETING, PACKAGE, make, planned, settings_for
+from tests.support.outside import serving
 from workers.builder import host_command
 from workers.builder.environments import Environment
 from workers.builder.node import modules
@@ -50,6 +55,18 @@ def hosted(settings: Settings, made: Environment, world: World, **variables: str
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def packed(files: dict[str, str]) -> tuple[bytes, str]:
+    """Return a package as a registry serves it, and its `integrity` of a lock file."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size, info.mode = len(content), 0o644
+            tar.addfile(info, io.BytesIO(content.encode()))
+    digest = hashlib.sha512(made.getvalue()).digest()
+    return made.getvalue(), f"sha512-{base64.b64encode(digest).decode()}"
 
 
 @greened
@@ -296,3 +313,53 @@ def test_no_host_gets_a_folder_through_a_link_that_an_install_script_has_made(wo
         with pytest.raises(BuildFailed, match=f"^a build step has replaced the folder '{name}' by a link$"):
             make(settings, keep(files))
     assert not list(settings.data_dir.glob("revisions/*/whole"))
+
+
+def test_packages_are_installed_once_for_builds_of_a_deployment_with_the_same_lock_file(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+    tarball, integrity = packed(
+        {"package.json": json.dumps(GREETING), "index.js": FILES["greeting/index.js"]}
+    )
+    served: list[str] = []
+
+    def registry(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        served.append(environ["PATH_INFO"])
+        start_response("200 OK", [("Content-Type", "application/octet-stream")])
+        return [tarball]
+
+    def files(port: int, **package: Any) -> dict[str, str]:
+        dependencies = {"greeting": "1.0.0"}
+        entry = {
+            "version": "1.0.0",
+            "resolved": f"http://127.0.0.1:{port}/greeting.tgz",
+            "integrity": integrity,
+        }
+        lock = {
+            "lockfileVersion": 3,
+            "requires": True,
+            "packages": {"": {"dependencies": dependencies}, "node_modules/greeting": entry},
+        }
+        return {
+            **{name: content for name, content in FILES.items() if not name.startswith("greeting/")},
+            "package.json": json.dumps({"type": "module", "dependencies": dependencies, **package}),
+            "package-lock.json": json.dumps(lock),
+        }
+
+    with serving(registry) as port:
+        project = files(port)
+        make(settings, keep(project), said)
+    changed = {**project, "src/kind.ts": "export enum Kind { First = 8 }\n"}
+    made = make(settings, keep(changed), said)
+    make(
+        settings,
+        keep({**changed, "package.json": files(port, scripts={"prepare": "true"})["package.json"]}),
+        said,
+    )
+
+    assert served == ["/greeting.tgz"]
+    assert hosted(settings, made, world)["graph"] == "hello agent 8 v24.19.0"
+    assert [line for line in said if "package-lock.json" in line] == [
+        "installing package-lock.json with npm 11.17.0",
+        "the packages of package-lock.json are those of the last build",
+        "installing package-lock.json with npm 11.17.0",
+    ]

@@ -18,7 +18,7 @@ from shared.errors import BuildFailed
 from workers.builder.config import javascript
 from workers.builder.config.javascript import LOCK_NAMES, NodeProject
 from workers.builder.node import reasons
-from workers.builder.node.resolved import Commands, Resolved
+from workers.builder.node.resolved import Commands, Resolved, packages_digest
 from workers.builder.node.runtime import QUIET, Runtime, network_variables
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import SourceTree, Workspace, read_untrusted, write_untrusted
@@ -28,6 +28,10 @@ RESOLVE, INSTALL, BUILD = "requirements", "install", "build"  # names of steps
 MAX_LOCK_BYTES = 4 * 1024 * 1024  # of one that the build makes, which the revision stores
 KEPT_LINES = 200
 SHELL_CHARACTERS = "&|;<>()\n"  # each run of them is a word of its own, unless quoted
+# Copy the installed packages to the deployment's cache, in place of an older copy, and back. The cache may hold links that
+# code of the deployment has made, so both commands run in the sandbox.
+KEEP = 'rm -rf "$1" && mkdir "$1" && cp -a node_modules "$1/new" && mv "$1/new" "$1/$2"'
+RESTORE = 'test -d "$1/$2" && rm -rf node_modules && cp -a "$1/$2" node_modules'
 FROZEN = {
     "npm": ["ci"],
     "yarn1": ["install", "--frozen-lockfile", "--non-interactive", "--ignore-engines"],
@@ -114,14 +118,33 @@ class NodeInstaller:
             write_untrusted(path, resolved.lock)
             sandbox.give(path)  # an install command may write it again
         if resolved.commands.install is None:
-            self._write_line(
-                "INFO", f"installing {resolved.lock_name} with {self._manager.name} {self._manager.version}"
-            )
-            self._run(INSTALL, self._command(FROZEN[self._kind]), self._root)
+            self._install_or_reuse(resolved)
         else:
             self._run_all(INSTALL, resolved.commands.install, self._root)
         if resolved.commands.build is not None:
             self._run_all(BUILD, resolved.commands.build, self._directory)
+
+    def _install_or_reuse(self, resolved: Resolved) -> None:
+        """Install the lock file, or copy the packages that the deployment's last installation kept, if they are the same."""
+        digest = packages_digest(self._workspace.project, self._project, resolved)
+        if digest is not None and self._copy(RESTORE, digest):
+            self._write_line("INFO", f"the packages of {resolved.lock_name} are those of the last build")
+            return
+        self._write_line(
+            "INFO", f"installing {resolved.lock_name} with {self._manager.name} {self._manager.version}"
+        )
+        self._run(INSTALL, self._command(FROZEN[self._kind]), self._root)
+        if digest is not None:
+            self._copy(KEEP, digest)
+
+    def _copy(self, script: str, digest: str) -> bool:
+        """Run KEEP or RESTORE. Returns whether it succeeded."""
+        argv = ["/bin/sh", "-c", script, "sh", str(self._sandbox.cache / "node_modules"), digest]
+        try:
+            self._sandbox.run(INSTALL, argv, lambda level, message: None, cwd=self._root)
+        except BuildFailed:
+            return False
+        return True
 
     def _run_all(self, step: str, text: str, cwd: Path) -> None:
         for command in split(step, text):
