@@ -36,6 +36,9 @@ const CALLERS = /node_modules\/(?:\.pnpm\/[^/]+\/node_modules\/)?@langchain\/(?:
 // eslint-disable-next-line no-control-regex
 const CONTROL = /[\0-\x08\x0b-\x1f\x7f-\x9f]/g;
 
+// Levels of the methods of `console` that print like `console.log` or `console.warn`.
+const CONSOLE_LEVELS = { error: "ERROR", debug: "DEBUG" };
+
 /** Sends log records within the limits of the run and of the process. */
 export class Limiter {
   #connection;
@@ -44,6 +47,7 @@ export class Limiter {
   #refilledAt = now();
   #dropped = 0;
   #partial = { stdout: new Map(), stderr: new Map() };
+  #level = null; // of the method of `console` that is printing
 
   /** @param {import("./connection.mjs").Connection} connection */
   constructor(connection) {
@@ -60,6 +64,17 @@ export class Limiter {
           queueMicrotask(callback);
         }
         return true;
+      };
+    }
+    for (const [name, level] of Object.entries(CONSOLE_LEVELS)) {
+      const print = console[name].bind(console);
+      console[name] = (...values) => {
+        this.#level = level;
+        try {
+          print(...values);
+        } finally {
+          this.#level = null;
+        }
       };
     }
   }
@@ -120,7 +135,7 @@ export class Limiter {
   #emitLine(name, text, id) {
     const message = text.replace(/^\n+|\n+$/g, "");
     if (message) {
-      this.emit(name === "stdout" ? "INFO" : "WARNING", name, message, id);
+      this.emit(this.#level ?? (name === "stdout" ? "INFO" : "WARNING"), name, message, id);
     }
   }
 

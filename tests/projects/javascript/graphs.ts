@@ -122,6 +122,8 @@ const print = () => {
   console.error(new Broken("printed"));
   process.stdout.write("part ");
   process.stdout.write("of a line\n");
+  console.warn("warned");
+  console.debug("debugged");
   return {};
 };
 export const prints = chain(print).compile();

@@ -23,10 +23,14 @@ def test_one_call_of_console_is_one_record_of_its_run(host: HostProcess) -> None
 
     records = [(log["level"], log["logger"], log["message"]) for log in run.logs]
     assert records[0] == ("INFO", "stdout", "one\ntwo")
-    assert records[1][:2] == ("WARNING", "stderr")
+    assert records[1][:2] == ("ERROR", "stderr")
     assert "printed" in records[1][2]
     assert "graphs.ts:" in records[1][2]
-    assert records[2] == ("INFO", "stdout", "part of a line")
+    assert records[2:] == [
+        ("INFO", "stdout", "part of a line"),
+        ("WARNING", "stderr", "warned"),
+        ("DEBUG", "stdout", "debugged"),
+    ]
 
 
 def test_a_secret_is_masked_in_errors(own_host: Any) -> None:

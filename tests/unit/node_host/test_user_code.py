@@ -152,6 +152,45 @@ def test_the_routes_of_an_app_are_described(node_project: Path) -> None:
         ]
 
 
+def test_an_app_of_hono_routes_by_the_path_below_its_deployment(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS, http={"app": "./pages.ts:app"}) as host:
+        assert "error" not in host.ready, host.ready
+
+        def answer(path: str, method: str = "GET") -> tuple[int, bytes]:
+            headers = [["host", "a.example"], ["x-forwarded-prefix", "/d/words"]]
+            exchange = host.request(path, method=method, headers=headers, root_path="/d/words")
+            return exchange.document(frames.HEAD)["status"], exchange.body
+
+        assert answer("/words/7") == (200, b'{"id":"7"}')
+        assert answer("/words/x")[0] == 404
+        assert answer("/private/page") == (200, b"http://a.example/private/page /d/words")
+        assert answer("/private/page", "POST")[0] == 201
+        assert answer("/files/a/b") == (200, b"/files/a/b")
+        assert answer("/optional") == (200, b"nobody")
+
+
+def test_routes_of_hono_are_in_the_api_document(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS, http={"app": "./pages.ts:app"}, inspect=True) as host:
+        app = host.ready["user_code"]["app"]
+        paths = app["openapi"]["paths"]
+        assert app["middleware"] == ["logger"]
+        assert {path: sorted(item) for path, item in paths.items()} == {
+            "/words/{id}": ["get"],
+            "/private/page": ["get", "post"],
+            "/files/{rest}": ["delete", "get", "head", "options", "patch", "post", "put"],
+            "/optional": ["get"],
+            "/optional/{name}": ["get"],
+        }
+        assert paths["/words/{id}"]["get"]["parameters"][0]["name"] == "id"
+        assert {route["path"] for route in app["routes"]} == {*paths} - {"/files/{rest}"} | {
+            "/files/{rest:path}"
+        }
+    with node_host(node_project, GRAPHS, http={"app": "./pages.ts:described"}, inspect=True) as host:
+        document = host.ready["user_code"]["app"]["openapi"]
+        assert document["paths"]["/hello/{name}"]["get"]["responses"]["200"]["description"] == "A greeting"
+        assert "info" not in document
+
+
 def test_an_app_answers_requests_with_bodies_of_any_size(app_host: HostProcess) -> None:
     body = b"x" * 60_000
     exchange = app_host.request("/echo", body, method="POST", query="a=1", root_path="/d/app")

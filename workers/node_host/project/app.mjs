@@ -34,11 +34,36 @@ class App {
   describe() {
     const { routes } = this.#app;
     if (!Array.isArray(routes)) {
-      return { routes: [WHOLE], openapi: null, middleware: [], cors: null };
+      return { routes: [WHOLE], openapi: this.#openApi([]), middleware: [], cors: null };
     }
     const middleware = routes.filter(isMiddleware).map(({ handler }) => handler?.name || "middleware");
-    const described = routes.filter((route) => !isMiddleware(route)).flatMap(routeOf);
-    return { routes: described, openapi: null, middleware: [...new Set(middleware)], cors: null };
+    const described = uniqueRoutes(routes.filter((route) => !isMiddleware(route)).flatMap(routeOf));
+    return {
+      routes: described,
+      openapi: this.#openApi(described),
+      middleware: [...new Set(middleware)],
+      cors: null,
+    };
+  }
+
+  /** Return the document of an app of @hono/zod-openapi, or one generated from the routes. */
+  #openApi(routes) {
+    const make = this.#app.getOpenAPI31Document;
+    if (typeof make === "function") {
+      try {
+        const { info, ...document } = make.call(this.#app, { openapi: "3.1.0", info: { title: "", version: "" } });
+        return document;
+      } catch (error) {
+        const text = `http.app: its OpenAPI document cannot be made\n${userStack(error)}`;
+        this.#limiter.emit("WARNING", LOGGER, text, frames.NOBODY);
+      }
+    }
+    const paths = {};
+    for (const { path, methods } of routes) {
+      const operations = methods.map((method) => [method.toLowerCase(), operation(method, plain(path))]);
+      paths[plain(path)] = { ...paths[plain(path)], ...Object.fromEntries(operations) };
+    }
+    return routes.length ? { openapi: "3.1.0", paths } : null;
   }
 
   /** Handle a request of a client. */
@@ -95,9 +120,9 @@ function requestOf(exchange, head, signal) {
   return new Request(url, /** @type {any} */ ({ method, headers, signal, ...body }));
 }
 
-/** Whether an entry in Hono's list of routes is middleware, which it registers for all methods of a prefix. */
-function isMiddleware({ method, path }) {
-  return method === "ALL" && path.endsWith("*");
+/** Whether an entry in Hono's list of routes is middleware: for all methods of a prefix, and it takes `next`. */
+function isMiddleware({ method, path, handler }) {
+  return method === "ALL" && path.endsWith("*") && handler?.length !== 1;
 }
 
 /** Return the routes of an entry in Hono's list, with its parameters in braces. */
@@ -106,6 +131,32 @@ function routeOf({ method, path }) {
   const optional = /\/:[^/]+\?$/;
   const paths = optional.test(path) ? [path.replace(optional, "") || "/", path.slice(0, -1)] : [path];
   return paths.map((each) => ({ path: braced(each), methods, kind: "http" }));
+}
+
+/** Return each path once, with the methods of all entries: Hono lists the middleware of a route as entries of their own. */
+function uniqueRoutes(routes) {
+  const byPath = new Map();
+  for (const { path, methods, kind } of routes) {
+    const known = byPath.get(path)?.methods ?? [];
+    byPath.set(path, { path, methods: [...new Set([...known, ...methods])], kind });
+  }
+  return [...byPath.values()];
+}
+
+/** Return the path of a route as OpenAPI writes it. */
+function plain(path) {
+  return path.replace(":path}", "}");
+}
+
+function operation(method, path) {
+  const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name);
+  return {
+    operationId: `app_${method.toLowerCase()}${path}`.replace(/\W+/g, "_").replace(/_$/, ""),
+    summary: `${method} ${path}`,
+    tags: ["App"],
+    parameters: names.map((name) => ({ in: "path", name, required: true, schema: { type: "string" } })),
+    responses: { default: { description: "The answer of the app" } },
+  };
 }
 
 function braced(path) {
