@@ -8,7 +8,7 @@ import { EventWriter, streamRequest } from "./events.mjs";
 import * as frames from "./frames.mjs";
 import {
   AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
-  queryConfig, runConfig, runMetadata,
+  queryConfig, runConfig, runMetadata, tracerOf,
 } from "./inputs.mjs";
 import { LibraryEvents } from "./library_events.mjs";
 import { RUN } from "./loading.mjs";
@@ -42,6 +42,7 @@ class RuntimeError extends Error {
  * @property {import("./output.mjs").Limiter} limiter
  * @property {import("./checkpoints/serializer.mjs").Serializer} serializer
  * @property {any} saver
+ * @property {any} LangChainTracer
  * @property {Record<string, string>} versions
  * @property {{eventBytes: number, stateBytes: number, checkpointBytes: number}} limits
  */
@@ -229,6 +230,10 @@ export class Execution {
     const callbacks = [this.#usage];
     if (this.#events.graphModes.includes("messages")) {
       callbacks.push(this.#events.calls);
+    }
+    const tracer = tracerOf(spec.langsmith_tracer, this.#shared.LangChainTracer);
+    if (tracer !== undefined) {
+      callbacks.push(tracer);
     }
     return defined({
       ...config,

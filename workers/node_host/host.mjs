@@ -107,6 +107,7 @@ export class Host {
         limiter: this.#limiter,
         serializer: new Serializer(library),
         saver,
+        LangChainTracer: library.LangChainTracer,
         versions: library.versions,
         limits: this.#limits,
       };

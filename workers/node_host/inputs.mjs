@@ -6,6 +6,9 @@ const { isArray } = Array;
 const INTERRUPT_ID = /^[0-9a-f]{32}$/;
 export const AUTH_USER = "langgraph_auth_user"; // key in `configurable`
 
+// Variables of a deployment that turn on traces, as LangChain reads them.
+const TRACING = ["LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2", "LANGSMITH_TRACING", "LANGCHAIN_TRACING"];
+
 /** A strict resume does not match the interrupts that wait for an answer. */
 export class UnknownInterruptError extends Error {
   name = "UnknownInterruptError";
@@ -113,6 +116,19 @@ export function checkResume(resume, record) {
   } else if (!record.next.length) {
     throw new UnknownInterruptError("Nothing waits for an answer");
   }
+}
+
+/**
+ * Return the tracer of a run whose caller names a project or an example of LangSmith. Without one, or without tracing, the
+ * deployment's variables apply.
+ *
+ * @param {{project_name?: string, example_id?: string} | null | undefined} requested
+ * @param {any} LangChainTracer
+ */
+export function tracerOf(requested, LangChainTracer) {
+  const fields = { projectName: requested?.project_name || undefined, exampleId: requested?.example_id || undefined };
+  const isEnabled = TRACING.some((name) => process.env[name] === "true");
+  return isEnabled && Object.values(fields).some(Boolean) ? new LangChainTracer(defined(fields)) : undefined;
 }
 
 /** Return the options without those that are undefined, which would replace what a graph was bound with. */

@@ -9,6 +9,7 @@
  * @property {any} checkpoint the exports of LangGraph's package of checkpoints and stores
  * @property {any} messages the exports of the messages of LangChain's core
  * @property {any} documents the exports of its documents
+ * @property {any} LangChainTracer the class of core's callback handler that sends traces to LangSmith
  * @property {() => Promise<void>} awaitAllCallbacks waits for callbacks that run in the background
  * @property {Record<string, string>} versions
  */
@@ -92,15 +93,17 @@ export async function load(folder) {
     core: manifest(core).version,
     checkpoint: manifest(checkpoint).version,
   };
-  const [langgraph, checkpoints, messages, documents, promises] = await Promise.all([
+  const [langgraph, checkpoints, messages, documents, tracers, promises] = await Promise.all([
     importEntry(folder, "."),
     importEntry(checkpoint, "."),
     importEntry(core, "./messages"),
     importEntry(core, "./documents"),
+    importEntry(core, "./tracers/tracer_langchain"),
     importEntry(core, "./callbacks/promises"),
   ]);
+  const { LangChainTracer } = tracers;
   const { awaitAllCallbacks } = promises;
-  return { langgraph, checkpoint: checkpoints, messages, documents, awaitAllCallbacks, versions };
+  return { langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, versions };
 }
 
 /**

@@ -127,6 +127,11 @@ const print = () => {
   return {};
 };
 export const prints = chain(print).compile();
+const traced = (_: State, config: any) => {
+  const tracers = config.callbacks.handlers.filter((handler: any) => handler.name === "langchain_tracer");
+  return { log: tracers.map(({ projectName, exampleId }: any) => [projectName ?? null, exampleId ?? null]) };
+};
+export const traces = chain(traced).compile();
 const exitNow = () => process.exit(7);
 export const exits = chain(exitNow).compile();
 const throwLater = async () => {

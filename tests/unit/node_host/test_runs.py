@@ -12,6 +12,7 @@ from workers.graph_host import frames
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"text": "a"}
+EXAMPLE = "8b3f7a52-6a7e-4d8c-9a53-0f0f6a4f1c11"
 
 
 def test_it_tells_the_versions_of_its_libraries(host: HostProcess) -> None:
@@ -246,6 +247,23 @@ def test_the_store_asks_the_runner_in_batches(host: HostProcess) -> None:
     }  # fmt: skip
     assert asked[3]["matches"] == [["prefix", ["a"]]]
     assert asked[-1]["value"] is None
+
+
+def test_a_run_is_traced_to_the_project_that_its_caller_names(own_host: Any) -> None:
+    variables = {
+        "LANGSMITH_TRACING": "true",
+        "LANGSMITH_API_KEY": "key",
+        "LANGSMITH_ENDPOINT": "http://127.0.0.1:9",
+    }
+    with own_host("traces", variables=variables) as host:
+        for tracer, seen in (
+            (None, [None, None]),
+            ({"project_name": "theirs"}, ["theirs", None]),
+            ({"project_name": None, "example_id": EXAMPLE}, [None, EXAMPLE]),
+        ):
+            assert host.run("traces", {}, langsmith_tracer=tracer).values["log"] == [seen]
+    with own_host("traces") as host:
+        assert host.run("traces", {}, langsmith_tracer={"project_name": "theirs"}).values["log"] == []
 
 
 def test_a_traced_run_reports_the_begin_and_end_of_its_nodes(host: HostProcess) -> None:
