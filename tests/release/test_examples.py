@@ -43,6 +43,19 @@ def test_approval_waits_for_a_person(stack: SharedStack) -> None:
     assert done["outcome"] == "paid 120.00 to Ada"
 
 
+def test_typescript_asks_before_it_refunds_a_large_amount(stack: SharedStack) -> None:
+    client = deploy(stack, "typescript")
+    thread_id = client.threads.create()["thread_id"]
+
+    small: Any = client.runs.wait(None, "typescript", input={"order": "1043"})
+    asked: Any = client.runs.wait(thread_id, "typescript", input={"order": "1042"})
+    done: Any = client.runs.wait(thread_id, "typescript", command={"resume": {"approve": True}})
+
+    assert small["outcome"] == "paid 15.00 for order 1043"
+    assert asked["__interrupt__"][0]["value"]["amount"] == 120
+    assert done["outcome"] == "paid 120.00 for order 1042"
+
+
 def test_research_writes_a_report(stack: SharedStack) -> None:
     client = deploy(stack, "research")
 

@@ -31,8 +31,9 @@ const MAX_CAUSES = 10;
 
 export const LOGGER = "runyard";
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-// Frames between the host and a node of a graph.
-const CALLERS = /node_modules\/(?:\.pnpm\/[^/]+\/node_modules\/)?@langchain\/(?:langgraph|core)\/|\(?node:|\/tsx\/dist\//;
+// Frames between the host and a node of a graph, and frames of Node and of the loader of TypeScript.
+const CALLERS = /node_modules\/(?:\.pnpm\/[^/]+\/node_modules\/)?@langchain\/(?:langgraph|core)\//;
+const TOOLS = /\(?node:|\/tsx\/dist\/|\/esbuild\/lib\//;
 // eslint-disable-next-line no-control-regex
 const CONTROL = /[\0-\x08\x0b-\x1f\x7f-\x9f]/g;
 
@@ -235,9 +236,9 @@ export function userStack(error, depth = 0) {
   if (/^Error(?:$|:)/.test(head[0])) {
     head[0] = `${errorName(error)}${head[0].slice("Error".length)}`; // a subclass without a name of its own
   }
-  const stack = begin < 0 ? [] : lines.slice(begin);
-  const own = stack.filter((line) => !line.includes(HERE) && !CALLERS.test(line));
-  const shown = own.length ? own : stack.filter((line) => !line.includes(HERE)); // the library itself failed
+  const stack = (begin < 0 ? [] : lines.slice(begin)).filter((line) => !line.includes(HERE) && !TOOLS.test(line));
+  const own = stack.filter((line) => !CALLERS.test(line));
+  const shown = own.length ? own : stack; // the library itself failed
   const inner = [];
   if (depth < MAX_CAUSES) {
     if (error.cause !== undefined) {

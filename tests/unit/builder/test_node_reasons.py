@@ -199,8 +199,18 @@ def test_each_manager_s_words_are_explained() -> None:
         assert reasons.explained(output.splitlines(), "last line", manager) == reason, output
     limit = "the step took more than 2048 MiB of memory"
     assert reasons.explained(NPM_UNREACHABLE.splitlines(), limit, "npm") == limit
-    assert reasons.is_noise('npm warn Unknown env config "nodedir". This will stop working')
-    assert not reasons.is_noise("npm warn deprecated glob@7")
+
+
+def test_lines_that_help_nobody_are_left_out() -> None:
+    noise = reasons.Noise()
+    output = [
+        'npm warn Unknown env config "nodedir". This will stop working',
+        "npm warn deprecated glob@7",
+        "npm error Missing: left-pad@1.3.0 from lock file",
+        "npm error Clean install a project",
+        "npm error Options:",
+    ]
+    assert [line for line in output if not noise.contains(line)] == output[1:3]
 
 
 def test_output_that_repeats_what_is_searched_for_does_not_hold_up_the_builder() -> None:

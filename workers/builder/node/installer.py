@@ -156,9 +156,10 @@ class NodeInstaller:
 
     def _run(self, step: str, argv: list[str], cwd: Path) -> None:
         last: deque[str] = deque(maxlen=KEPT_LINES)
+        noise = reasons.Noise()
 
         def write(level: str, message: str) -> None:
-            if not reasons.is_noise(message):
+            if not noise.contains(message):
                 last.append(message)
                 self._write_line(level, message)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from workers.builder.config.javascript import LOCK_NAMES
 
 NOISE = re.compile(r"npm warn Unknown (env|user|project) config|^\s*$")
+USAGE = "npm error Clean install a project"  # begins the description of npm's command, after its reason
 PREFIX = re.compile(r"^(npm error|npm ERR!|error|\s*\[?ERR_PNPM_\w+\]?|➤ YN\d+: [│└┌·]?)\s*")
 # The summary comes first in npm's errors, after these.
 NPM_ERROR = re.compile(r"npm error (?!code |errno |syscall |path |command failed|A complete log)\S")
@@ -112,9 +113,19 @@ FAILED_SCRIPTS = (
 )
 
 
-def is_noise(line: str) -> bool:
-    """Whether a line of a package manager's output is empty, or about variables that this service sets."""
-    return NOISE.search(line) is not None
+class Noise:
+    """Lines of a package manager's output that help nobody.
+
+    They are empty, or about variables that this service sets, or describe npm's command after the reason of its failure.
+    """
+
+    def __init__(self) -> None:
+        self._is_usage = False
+
+    def contains(self, line: str) -> bool:
+        """Whether this line, the next one of the output, is noise."""
+        self._is_usage = self._is_usage or line == USAGE
+        return self._is_usage or NOISE.search(line) is not None
 
 
 def explained(lines: Sequence[str], reason: str, manager: str) -> str:
