@@ -109,7 +109,14 @@ def test_it_has_what_serves_and_nothing_of_development(installed: Installed) -> 
     assert {path.name for path in app.iterdir()} == {
         "Procfile", "cli", "examples", "shared", "web", "workers",
     }  # fmt: skip
-    for name in ("web/static/console/index.html", "web/static/docs.html", "shared/migrations/script.py.mako"):
+    for name in (
+        "web/static/console/index.html",
+        "web/static/docs.html",
+        "shared/migrations/script.py.mako",
+        "workers/node_host/main.mjs",
+        "workers/node_host/protocol/writer.mjs",
+        "workers/builder/node/tools/package-lock.json",
+    ):
         assert (app / name).is_file()
     found = {path.name for path in app.rglob("*")}
     assert not found & {"vendoring", "node_modules", "tests", ".env", ".runyard"}
