@@ -104,7 +104,8 @@ def inputs_digest(
 def packages_digest(root: Path, project: NodeProject, resolved: Resolved) -> str | None:
     """Return a digest of what determines the installed packages of an unpacked project.
 
-    Returns None if they may depend on other files of the archive: on local packages, patches, or code that runs.
+    Returns None if they may depend on other files of the archive: on local packages, patches, or code that runs. The same
+    holds with commands of the deployment, which may need more than the packages of an installation.
     """
     tree = SourceTree(root)
     path = project.root / javascript.PACKAGE
@@ -112,7 +113,7 @@ def packages_digest(root: Path, project: NodeProject, resolved: Resolved) -> str
     package = orjson.loads(content)  # the configuration has been read: it is an object
     settings = _settings(tree, project)
     if (
-        resolved.commands.install is not None
+        resolved.commands != NO_COMMANDS
         or _depends_on_files(package, settings)
         or any(tree.is_file(project.root / name) for name in CODE_FILES)
         or (isinstance(scripts := package.get("scripts"), dict) and SCRIPTS & scripts.keys())
