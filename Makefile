@@ -88,6 +88,7 @@ soak: install
 check: install
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright --pythonpath $(BIN)/python
 	@$(CONSOLE_JS) node_modules/typescript/bin/tsc -p tsconfig.json
+	@$(CONSOLE_JS) node_modules/typescript/bin/tsc -p tsconfig.host.json
 
 format: install
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
@@ -111,7 +112,7 @@ chart: install
 pictures: install
 	@PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/release/test_pictures.py $(ARGS)
 
-# The console's libraries, and what checks its types, come from the lock file in web/vendoring.
+# The console's libraries, and what checks types of the console and of the Node host, come from the lock file in web/vendoring.
 CONSOLE_JS := $(BIN)/python -m tests.support.javascript web/vendoring
 vendor: install
 	@$(CONSOLE_JS) vendor.mjs $(CURDIR)/web/static/vendor

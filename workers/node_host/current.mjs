@@ -21,6 +21,12 @@ export function current() {
   return storage.getStore();
 }
 
+/** Return the checkpoints of the current run or query. Called by the saver, which nothing else calls. */
+export function currentCheckpoints() {
+  const run = /** @type {Required<Current>} */ (storage.getStore());
+  return run.checkpoints;
+}
+
 /** Return the id for records of code that runs now. A node that outlives its run has none. */
 export function currentId() {
   const run = storage.getStore();

@@ -49,7 +49,9 @@ function beginsTask(mode, payload) {
 
 /** Writes the events of one run, and remembers its newest `values`. */
 export class EventWriter {
-  shown = undefined; // the newest `values` that callers see
+  /** @type {any} the newest `values` that callers see */
+  shown = undefined;
+  /** @type {string | null} */
   shownJson = null;
   showsState = true; // whether `shown` is the whole state
   states = 0; // number of states seen so far: the initial one, and one per step
@@ -69,7 +71,8 @@ export class EventWriter {
   #values = new Map(); // by namespace: the newest values
   #described = new Set(); // messages whose metadata has been sent
   #partial = new Map(); // by message, its chunks so far
-  #alive = null; // running subgraphs by the id of their task
+  /** @type {Map<string, string[]> | null} running subgraphs by the id of their task */
+  #alive = null;
 
   /**
    * @param {import("./connection.mjs").Connection} connection
@@ -370,7 +373,7 @@ export class EventWriter {
     if (inner === undefined) {
       return;
     }
-    this.#alive.delete(payload.id);
+    this.#alive?.delete(payload.id);
     if (payload.error) {
       this.#writeLifecycle(inner, "failed", errorText(payload.error));
     } else {
@@ -394,7 +397,7 @@ export class EventWriter {
   #beginSubgraphs(ns) {
     ns.forEach((part, depth) => {
       const task = part.slice(part.lastIndexOf(":") + 1);
-      if (!this.#alive.has(task)) {
+      if (this.#alive !== null && !this.#alive.has(task)) {
         this.#alive.set(task, ns.slice(0, depth + 1));
         this.#writeLifecycle(ns.slice(0, depth + 1), "started");
       }

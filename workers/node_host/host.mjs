@@ -49,10 +49,14 @@ export class Host {
   #shared;
   #entries = new Map();
   #runs = new Map();
+  /** @type {Awaited<ReturnType<typeof loadIndex>> | null} */
   #index = null;
+  /** @type {Awaited<ReturnType<typeof loadAuth>> | null} */
   #auth = null;
+  /** @type {Awaited<ReturnType<typeof loadApp>> | null} */
   #app = null;
   #exchanges;
+  /** @type {string | null} */
   #damage = null;
   #isReady = false;
   #isStopping = false;

@@ -35,7 +35,9 @@ class NotAGraph extends Error {
 
 /** One graph of the revision. Either `graph` is set and serves every use, or `factory` returns one for each use. */
 export class LoadedGraph {
+  /** @type {any} */
   graph = null;
+  /** @type {any} */
   factory = null;
   langgraph; // the library of the graph
   #library;
@@ -176,7 +178,7 @@ function entryOf(graphId, spec) {
 }
 
 function partsOf(key, location) {
-  const [, place, name] = /^(.*?)(?::([^:/\\]*))?$/.exec(String(location));
+  const [, place, name] = /** @type {RegExpExecArray} */ (/^(.*?)(?::([^:/\\]*))?$/.exec(String(location)));
   const file = path.resolve(place);
   if (!place || !existsSync(file)) {
     throw new LoadFailed(`${key}: no such file: ${place}`);

@@ -18,6 +18,7 @@ export const INTERRUPT = "__interrupt__";
 export class Outcome {
   threadStatus = "idle";
   interrupts = {};
+  /** @type {ReturnType<typeof stateRecord> | null} */
   state = null;
   values = "null";
   unchanged = false;
@@ -177,7 +178,12 @@ export function stateRecord(snapshot, run) {
   };
 }
 
-/** Return a state record with nothing but its place. */
+/**
+ * Return a state record with nothing but its place.
+ *
+ * @param {ReturnType<typeof coordinates>} checkpoint
+ * @param {ReturnType<typeof coordinates>} parent
+ */
 export function emptyRecord(checkpoint, parent = null) {
   return {
     next: [],

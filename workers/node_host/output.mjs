@@ -48,7 +48,8 @@ export class Limiter {
   #refilledAt = now();
   #dropped = 0;
   #partial = { stdout: new Map(), stderr: new Map() };
-  #level = null; // of the method of `console` that is printing
+  /** @type {string | null} of the method of `console` that is printing */
+  #level = null;
 
   /** @param {import("./connection.mjs").Connection} connection */
   constructor(connection) {

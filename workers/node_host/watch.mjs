@@ -72,7 +72,7 @@ function watch({ descriptor, counters, parent, folder }) {
     const document = JSON.stringify({ level: "WARNING", message, logger: "runyard" });
     writeSync(descriptor, frames.encode(frames.LOG, frames.NOBODY, document));
   }, TICK_MS);
-  parentPort.unref();
+  parentPort?.unref();
 }
 
 /** Return the innermost function of the project's code that the main thread executes, as text. */

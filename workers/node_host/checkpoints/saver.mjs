@@ -5,7 +5,7 @@
  * values. Large values are separate blobs by (channel, version), and only blobs that are not stored yet are sent.
  */
 
-import { current } from "../current.mjs";
+import { currentCheckpoints } from "../current.mjs";
 import * as frames from "../frames.mjs";
 import {
   ancestorsQuestion, asTuple, configMetadata, configOf, listQuestion, nextPage, tupleQuestion,
@@ -40,7 +40,7 @@ export function makeSaver(library, maxBytes) {
     // Writing
 
     async put(config, checkpoint, metadata, newVersions) {
-      const run = current().checkpoints;
+      const run = currentCheckpoints();
       const { thread_id: threadId, checkpoint_ns: ns = "", checkpoint_id: parentId } = config.configurable;
       const everything = { ...configMetadata(config), ...run.metadata, ...metadata };
       delete everything.writes;
@@ -58,7 +58,7 @@ export function makeSaver(library, maxBytes) {
     }
 
     async putWrites(config, writes, taskId, taskPath = "") {
-      const run = current().checkpoints;
+      const run = currentCheckpoints();
       const { thread_id: threadId, checkpoint_ns: ns = "", checkpoint_id: id } = config.configurable;
       rememberWrites(run, { threadId, ns, id }, writes, taskId, taskPath);
       if (threadId === run.threadId) {
@@ -83,7 +83,7 @@ export function makeSaver(library, maxBytes) {
     // Reading
 
     async getTuple(config) {
-      const run = current().checkpoints;
+      const run = currentCheckpoints();
       const conf = config.configurable ?? {};
       const known = fromMemory(run, conf, copyCheckpoint);
       if (known !== null) {
@@ -98,7 +98,7 @@ export function makeSaver(library, maxBytes) {
     }
 
     async *list(config, options) {
-      const run = current().checkpoints;
+      const run = currentCheckpoints();
       let question = listQuestion(run, config?.configurable ?? {}, options);
       while (question !== null) {
         const parts = await run.storageOf(question.thread_id).ask(frames.ASK, question, []);
@@ -109,7 +109,7 @@ export function makeSaver(library, maxBytes) {
     }
 
     async getDeltaChannelHistory({ config, channels }) {
-      const run = current().checkpoints;
+      const run = currentCheckpoints();
       const { thread_id: threadId, checkpoint_ns: ns = "", checkpoint_id: id } = config.configurable;
       const history = new DeltaHistory(channels);
       const known = fromMemory(run, config.configurable, copyCheckpoint);
@@ -130,7 +130,7 @@ export function makeSaver(library, maxBytes) {
     }
 
     async deleteThread(threadId) {
-      const run = current().checkpoints;
+      const run = currentCheckpoints();
       run.storedBlobs.clear();
       const question = { op: "delete_thread", thread_id: threadId };
       headOf(await run.storageOf(threadId).ask(frames.ASK, question, []));

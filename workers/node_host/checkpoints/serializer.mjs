@@ -199,7 +199,7 @@ function restoredError({ name, message }) {
 
 function restoredArray(name, content) {
   const bytes = Uint8Array.from(Buffer.from(content, "base64"));
-  return name === "ArrayBuffer" ? bytes.buffer : new (ARRAYS.get(name))(bytes.buffer);
+  return name === "ArrayBuffer" ? bytes.buffer : new /** @type {any} */ (ARRAYS.get(name))(bytes.buffer);
 }
 
 /**
@@ -297,7 +297,7 @@ function taggedInstance(value, around) {
   if (typeof value.toJSON === "function") {
     return tagged(value.toJSON(), around);
   }
-  return tagged(Object.fromEntries(keys(value).map((key) => [key, value[key]]).filter(isData)), around);
+  return tagged(Object.fromEntries(keys(value).map(/** @returns {[string, unknown]} */ (key) => [key, value[key]]).filter(isData)), around);
 }
 
 function isData([, item]) {
@@ -317,6 +317,7 @@ function fields(value, around) {
 }
 
 function items(list, around) {
+  /** @type {unknown[] | null} */
   let changed = null;
   for (let position = 0; position < list.length; position++) {
     const item = list[position];
@@ -331,6 +332,7 @@ function items(list, around) {
 
 function entries(object, around) {
   const names = keys(object);
+  /** @type {Record<string, unknown> | null} */
   let changed = null;
   for (let position = 0; position < names.length; position++) {
     const name = names[position];

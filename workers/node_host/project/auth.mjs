@@ -59,6 +59,7 @@ class ProjectAuth {
   /** Answer a call. Errors of user code become `denied` or `failed`. */
   async answer(document) {
     const { op } = document;
+    /** @type {(document: any) => Promise<any>} */
     const answerOf = op === "authenticate" ? this.#userOf : this.#decisionOf;
     let timer;
     const late = new Promise((_, reject) => {

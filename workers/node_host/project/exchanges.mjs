@@ -161,7 +161,7 @@ export function bodyOf(exchange, onCancel) {
         if (data.length) {
           controller.enqueue(new Uint8Array(data));
         } else {
-          await this.pull(controller);
+          await this.pull?.(controller);
         }
       } else if (kind === frames.END) {
         controller.close();

@@ -28,6 +28,7 @@ export class MessageBlocks {
   #open = []; // the first block streams, the others are held back
   #byKey = new Map();
   #count = 0;
+  /** @type {Record<string, any> | null} */
   #usage = null;
   #metadata = {};
 

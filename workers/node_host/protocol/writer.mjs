@@ -194,6 +194,7 @@ export class ProtocolWriter {
     }
   }
 
+  /** @param {{error: string, message: string} | null} [error] */
   #endMessage(key, event = "completed", error = null) {
     const streamed = this.#messages.get(key);
     this.#messages.delete(key);
