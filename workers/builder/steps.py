@@ -78,9 +78,9 @@ class StepSandbox:
         if reason is not None:
             raise BuildFailed(step, reason)
 
-    def attempt(self, argv: list[str], *, readonly: Sequence[Path] = ()) -> None:
-        """Run a command and ignore its failure and output."""
-        self._execute(argv, lambda level, message: None, readonly, (), {})
+    def attempt(self, argv: list[str], *, readonly: Sequence[Path] = (), cwd: Path | None = None) -> bool:
+        """Run a command and ignore its output. Returns whether it succeeded."""
+        return self._execute(argv, lambda level, message: None, readonly, (), {}, cwd) is None
 
     def _execute(
         self,

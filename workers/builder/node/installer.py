@@ -140,11 +140,7 @@ class NodeInstaller:
     def _copy(self, script: str, digest: str) -> bool:
         """Run KEEP or RESTORE. Returns whether it succeeded."""
         argv = ["/bin/sh", "-c", script, "sh", str(self._sandbox.cache / "node_modules"), digest]
-        try:
-            self._sandbox.run(INSTALL, argv, lambda level, message: None, cwd=self._root)
-        except BuildFailed:
-            return False
-        return True
+        return self._sandbox.attempt(argv, cwd=self._root)
 
     def _run_all(self, step: str, text: str, cwd: Path) -> None:
         for command in split(step, text):
