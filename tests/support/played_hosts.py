@@ -104,6 +104,14 @@ while True:
             time.sleep(0.1)
             os.write(1, "hell\u00f6".encode()[5:] + b" world\\n" + b"x" * 10_000 + b"\\nend")
             sys.exit()
+        elif part in ("exhausts its heap", "aborts", "starts one that exhausts its heap"):
+            os.write(1, b"before\\n\\nlast\\n")
+            if part != "aborts":
+                os.write(2, b"\\n<--- Last few GCs --->\\n\\n[1:0x1] 9 ms: Mark-Compact 70.1 (77.0) MB\\n")
+                os.write(2, b"FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\\n")
+                os.write(2, b"----- Native stack trace -----\\n\\n 1: 0x74 native\\n")
+            if part != "starts one that exhausts its heap":
+                os.abort()
         elif part == "floods its socket":
             peer.sendall(frames.encode(frames.LOG, id, b'{"level": "INFO", "message": "x"}') * 60_000)
         elif part == "floods its output":
@@ -113,10 +121,12 @@ while True:
 """
 
 
-def played(part: str, note: Path, home: Path) -> HostCommand:
+def played(part: str, note: Path, home: Path, heap_mb: int | None = None) -> HostCommand:
     """Return the command of a host that plays this part."""
     argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), part, str(note)]
-    return HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"], "HOME": str(home)}, home=home)
+    return HostCommand(
+        argv, str(ROOT), {"PATH": os.environ["PATH"], "HOME": str(home)}, home=home, heap_mb=heap_mb
+    )
 
 
 class Occupant:
@@ -149,6 +159,7 @@ class Stage:
     def __init__(self, world: World, **settings: Any) -> None:
         base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
         self.part = "plays along"
+        self.heap_mb: int | None = None  # of hosts that play a JavaScript host
         self.note = world.tmp_path / "note"
         self.lines: list[tuple[str, str, UUID | None]] = []
         self.output: Callable[..., None] = lambda *line: self.lines.append(line)
@@ -162,7 +173,7 @@ class Stage:
 
     def prepare(self, revision_id: UUID) -> PreparedHost:
         self.starts += 1
-        return PreparedHost(played(self.part, self.note, self.home), self.output, self.limits)
+        return PreparedHost(played(self.part, self.note, self.home, self.heap_mb), self.output, self.limits)
 
     @property
     def started(self) -> list[int]:

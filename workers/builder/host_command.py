@@ -78,7 +78,7 @@ def host_command(
         cwd=cwd,
         memory_bytes=settings.host_memory_mb * MIB,
     )
-    return HostCommand(argv, str(cwd), env, home=workspace.home)
+    return HostCommand(argv, str(cwd), env, home=workspace.home, heap_mb=program.heap_mb)
 
 
 class _Program(NamedTuple):
@@ -87,6 +87,7 @@ class _Program(NamedTuple):
     argv: list[str]
     env: dict[str, str]
     readonly: list[Path]
+    heap_mb: int | None = None  # limit of a JavaScript program's heap
 
 
 def _python_program(settings: Settings, environment: Environment, env: Mapping[str, str]) -> _Program:
@@ -114,9 +115,9 @@ def graph_host_command(env_python: Path, package: Path, *, threads: int) -> list
 
 
 def _node_program(
-    settings: Settings, environment: Environment, node: Runtime, env: Mapping[str, str], memory_mb: int | None
+    settings: Settings, environment: Environment, node: Runtime, env: Mapping[str, str], memory_mb: int
 ) -> _Program:
-    heap_mb = int((memory_mb or settings.host_memory_mb) * NODE_HEAP)
+    heap_mb = int(memory_mb * NODE_HEAP)
     argv = [
         str(node.program), f"--max-old-space-size={heap_mb}", f"--max-semi-space-size={NODE_YOUNG_MB}",
         *modules.loader_options(environment.workspace, node), str(NODE_HOST / "main.mjs"), "--socket", "{socket}",
@@ -130,6 +131,7 @@ def _node_program(
             "PATH": os.pathsep.join((str(node.prefix / "bin"), env.get("PATH", os.defpath))),
         },
         [NODE_HOST, modules.PROGRAMS],
+        heap_mb,
     )
 
 

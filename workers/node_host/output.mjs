@@ -13,10 +13,11 @@ import { fileURLToPath } from "node:url";
 
 import { currentId } from "./current.mjs";
 import * as frames from "./frames.mjs";
-import { errorName } from "./serialization.mjs";
+import { errorName, textOf } from "./serialization.mjs";
 
 const { Buffer } = globalThis;
-const { byteLength } = Buffer;
+const { byteLength, from } = Buffer;
+const { min } = Math;
 const { stringify } = JSON;
 const now = performance.now.bind(performance);
 
@@ -61,7 +62,7 @@ export class Limiter {
     for (const name of ["stdout", "stderr"]) {
       process[name].write = (data, encoding, done) => {
         const callback = typeof encoding === "function" ? encoding : done;
-        this.#print(name, typeof data === "string" ? data : Buffer.from(data).toString());
+        this.#print(name, typeof data === "string" ? data : textOfBytes(data));
         if (typeof callback === "function") {
           queueMicrotask(callback);
         }
@@ -90,12 +91,7 @@ export class Limiter {
    * @param {string} [id]
    */
   emit(level, logger, message, id = currentId()) {
-    if (message.length > MAX_CHARACTERS) {
-      const lineEnd = message.lastIndexOf("\n", MAX_CHARACTERS);
-      const kept = message.slice(0, lineEnd > 0 ? lineEnd : MAX_CHARACTERS);
-      message = `${kept}\n${message.length - kept.length} more characters dropped`;
-    }
-    for (const part of parts(clean(message))) {
+    for (const part of parts(clean(shortened(message)))) {
       this.#emit(level, logger, part, id);
     }
   }
@@ -119,7 +115,7 @@ export class Limiter {
 
   #print(name, text) {
     const id = currentId();
-    const pending = (this.#partial[name].get(id) ?? "") + text;
+    const pending = (this.#partial[name].get(id) ?? "") + shortened(text);
     if (pending.endsWith("\n") || pending.length > MAX_RECORD_BYTES) {
       this.#partial[name].delete(id);
       this.#emitLine(name, pending, id);
@@ -189,6 +185,22 @@ export class Limiter {
   }
 }
 
+/** Return the text of printed bytes. Converts only as many as a record may have: a long text would not fit into memory. */
+function textOfBytes(data) {
+  const kept = from(data.buffer, data.byteOffset, min(data.byteLength, MAX_CHARACTERS)).toString();
+  return data.byteLength > MAX_CHARACTERS ? `${kept}\n${data.byteLength - MAX_CHARACTERS} more bytes dropped\n` : kept;
+}
+
+/** Cut a text that is too long, between lines if possible. */
+function shortened(text) {
+  if (text.length <= MAX_CHARACTERS) {
+    return text;
+  }
+  const lineEnd = text.lastIndexOf("\n", MAX_CHARACTERS);
+  const kept = text.slice(0, lineEnd > 0 ? lineEnd : MAX_CHARACTERS);
+  return `${kept}\n${text.length - kept.length} more characters dropped\n`;
+}
+
 /** Return text that can be encoded as UTF-8, with visible control characters. */
 function clean(message) {
   const visible = (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`;
@@ -223,15 +235,29 @@ function cut(line) {
 }
 
 /**
- * Return the stack of an error without the frames of the host and of LangGraph, with its causes.
+ * Return the stack of an error without the frames of the host and of LangGraph, with its causes. Never throws.
  *
  * @param {unknown} error
  */
-export function userStack(error, depth = 0) {
-  if (!(error instanceof Error)) {
-    return String(error);
+export function userStack(error) {
+  const causes = { count: 0 };
+  return stackOf(error, causes);
+}
+
+/**
+ * Return the stack of an error and those of its causes, as long as `causes` counts few of them: an error may be its own
+ * cause, and one of two AggregateErrors that contain each other twice has millions.
+ */
+function stackOf(error, causes) {
+  try {
+    return error instanceof Error ? stackWithCauses(error, causes) : textOf(error);
+  } catch {
+    return textOf(error); // a getter of the error failed
   }
-  const lines = String(error.stack ?? error).split("\n");
+}
+
+function stackWithCauses(error, causes) {
+  const lines = shortened(String(error.stack ?? error)).split("\n");
   const begin = lines.findIndex((line) => /^\s+at /.test(line));
   const head = begin < 0 ? lines : lines.slice(0, begin);
   if (/^Error(?:$|:)/.test(head[0])) {
@@ -241,13 +267,17 @@ export function userStack(error, depth = 0) {
   const own = stack.filter((line) => !CALLERS.test(line));
   const shown = own.length ? own : stack; // the library itself failed
   const inner = [];
-  if (depth < MAX_CAUSES) {
-    if (error.cause !== undefined) {
-      inner.push(`caused by: ${userStack(error.cause, depth + 1)}`);
+  const add = (word, part) => {
+    if (causes.count < MAX_CAUSES) {
+      causes.count++;
+      inner.push(`${word}: ${stackOf(part, causes)}`);
     }
-    for (const part of error instanceof AggregateError ? error.errors : []) {
-      inner.push(`one of: ${userStack(part, depth + 1)}`);
-    }
+  };
+  if (error.cause !== undefined) {
+    add("caused by", error.cause);
+  }
+  for (const part of error instanceof AggregateError ? error.errors : []) {
+    add("one of", part);
   }
   return [...head, ...shown, ...inner].join("\n");
 }

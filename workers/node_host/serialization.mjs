@@ -17,6 +17,7 @@ const { isView } = ArrayBuffer;
 // Depth to which nested values are followed. Deeper values become text.
 const MAX_DEPTH = 100;
 const CIRCLE = "[Circular]";
+const UNREADABLE = "the error cannot be read: its own code fails";
 const HALF_PAIR = /\\ud[89a-f]/i; // a half of a surrogate pair, which `stringify` escapes
 
 /**
@@ -57,18 +58,26 @@ export function errorRecord(error) {
   return { error: masked(errorName(error)), message: errorText(error) };
 }
 
-/** Return the text of an error, or of a library's record of one, with secrets masked. */
+/** Return the text of an error, or of a library's record of one, with secrets masked. Never throws. */
 export function errorText(error) {
   const isObject = typeof error === "object" && error !== null;
-  return masked(textOf(isObject && "message" in error ? error.message : error));
+  try {
+    return masked(textOf(isObject && "message" in error ? error.message : error));
+  } catch {
+    return UNREADABLE;
+  }
 }
 
-/** Return the name of an error's class. */
+/** Return the name of an error's class. Never throws. */
 export function errorName(error) {
-  const name = typeof error === "object" && error !== null ? textOf(error.name ?? "Error") : "Error";
-  const cls = error?.constructor?.name;
-  const shown = name === "Error" && typeof cls === "string" && cls !== "Object" && cls ? cls : name;
-  return shown.replace(/^\$/, ""); // zod's `$ZodError`
+  try {
+    const name = typeof error === "object" && error !== null ? textOf(error.name ?? "Error") : "Error";
+    const cls = error?.constructor?.name;
+    const shown = name === "Error" && typeof cls === "string" && cls !== "Object" && cls ? cls : name;
+    return shown.replace(/^\$/, ""); // zod's `$ZodError`
+  } catch {
+    return "Error";
+  }
 }
 
 /** Return the text of a value, or its type's name if its own code fails. */

@@ -31,6 +31,7 @@ from workers.graph_host import frames
 from workers.isolation import bubblewrap, disk, sandbox, usage
 from workers.isolation.cgroups import ControlGroup
 from workers.runner.host_health import HostHealth
+from workers.runner.printed_output import PrintedOutput
 from workers.runner.quarantine import DEFAULT_GROUP, Group
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,10 @@ TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
 READING_SECONDS = 0.01  # longest time of reading a host's socket before other greenlets run
 PAUSE_SECONDS = 0.0001  # not 0: gevent would resume this greenlet many times before checking sockets
-OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of printed output: most bytes of one read, and of one line
+ABORTED = (
+    -signal.SIGABRT,
+    128 + signal.SIGABRT,
+)  # exit codes; the second one is how the sandbox reports a signal
 # Errors that reading a frame can raise when user code has taken over the sending process.
 MALFORMED_FRAME_ERRORS = (
     frames.BadFrame,
@@ -74,6 +78,7 @@ class HostCommand:
     env: dict[str, str]
     hold: IO[str] | None = None  # a lock that keeps the revision's files on this machine until the host ends
     home: Path | None = None  # the home folder of the host, whose size is limited
+    heap_mb: int | None = None  # limit of a JavaScript host's heap
 
 
 class Output(Protocol):
@@ -124,6 +129,7 @@ class Host:
         self._output = output
         self._hold = command.hold
         self._home = command.home
+        self._heap_mb = command.heap_mb
         self._owner = owner
         self._has_warned = False  # that a ping stays unanswered; reset by the next pong
         self._ready: AsyncResult = AsyncResult()
@@ -144,7 +150,13 @@ class Host:
             host_socket.close()
         self.usage = usage.Program(self.pid)
         self._socket = runner_socket
-        self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._watch_output)]
+        assert self._process.stdout is not None
+        self._printed = PrintedOutput(
+            self._process.stdout,
+            lambda line: self._output("INFO", line, None),
+            has_heap=self._heap_mb is not None,
+        )
+        self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._printed.read)]
 
     @property
     def pid(self) -> int:
@@ -385,29 +397,9 @@ class Host:
             code = self._process.wait(timeout=TERM_SECONDS)
         except gevent.subprocess.TimeoutExpired:
             return "closed its socket"
+        if code in ABORTED and self._printed.has_exhausted_heap():
+            return f"used more than {self._heap_mb} MiB for JavaScript objects"
         return describe_exit(code, self._group, self.memory_mb)
-
-    def _watch_output(self) -> None:
-        """Pass on printed lines. Takes at most a tenth of the runner's time: user code that floods the pipe blocks."""
-        stream = self._process.stdout
-        assert stream is not None
-        rest = b""
-        while data := stream.read(OUTPUT_BYTES):
-            began = time.monotonic()
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._print(line)
-            if len(rest) >= LINE_BYTES:
-                self._print(rest)
-                rest = b""
-            gevent.sleep(9 * (time.monotonic() - began))
-        if rest:
-            self._print(rest)
-        stream.close()
-
-    def _print(self, line: bytes) -> None:
-        for at in range(0, max(len(line), 1), LINE_BYTES):
-            self._output("INFO", line[at : at + LINE_BYTES].decode("utf-8", "replace"), None)
 
 
 def _start(

@@ -19,7 +19,7 @@ from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.isolation.cgroups import ControlGroup
 from workers.runner import host as one_host
-from workers.runner import host_health
+from workers.runner import host_health, printed_output
 from workers.runner.host import Host, describe_exit
 
 
@@ -222,3 +222,32 @@ def test_a_run_that_sends_something_costs_no_check(world: World) -> None:
 
         assert occupant.frames
         assert frames.CHECK not in sent
+
+
+@greened
+def test_the_report_of_an_exhausted_heap_is_the_reason_and_no_output(world: World) -> None:
+    for part, reason in (
+        ("exhausts its heap", "used more than 77 MiB for JavaScript objects"),
+        ("aborts", "was killed by SIGABRT"),
+    ):
+        with stage(world) as s:
+            s.part = part
+            s.heap_mb = 77
+            host = s.acquire()
+            occupant = Occupant().enter(host)
+            until(lambda occupant=occupant: occupant.deaths)
+            host.wait_output()
+
+            assert occupant.deaths[0].message == reason
+            assert [message for _, message, _ in s.lines] == ["before", "", "last"]
+
+
+@greened
+def test_the_report_of_another_process_is_output(world: World) -> None:
+    with constants(printed_output, HOLD_SECONDS=0.1), stage(world) as s:
+        s.part = "starts one that exhausts its heap"
+        s.heap_mb = 77
+        Occupant().enter(s.acquire())
+        until(lambda: any("native" in message for _, message, _ in s.lines))
+
+        assert [message for _, message, _ in s.lines][:4] == ["before", "", "last", ""]

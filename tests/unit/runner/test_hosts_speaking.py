@@ -10,8 +10,7 @@ from tests.support.greened import World, constants, greened, within
 from tests.support.played_hosts import Occupant, Stage, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
-from workers.runner import deployment_log
-from workers.runner import host as one_host
+from workers.runner import deployment_log, printed_output
 from workers.runner.deployment_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
 
 
@@ -40,7 +39,7 @@ def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(s
     blank, hello, *long, end = [message for _, message, _ in s.lines]
     assert (blank, hello, end) == ("", "hellö world", "end")
     assert "".join(long) == "x" * 10_000
-    assert max(map(len, long)) <= one_host.LINE_BYTES
+    assert max(map(len, long)) <= printed_output.LINE_BYTES
     assert {(level, run_id) for level, _, run_id in s.lines} == {("INFO", None)}
 
 
