@@ -42,7 +42,7 @@ function pause(milliseconds) {
 export class Connection {
   #descriptor;
   #handler;
-  #noteUnsent;
+  #watch;
   #decoder = new frames.Decoder();
   #queue = [];
   #queued = 0;
@@ -55,12 +55,12 @@ export class Connection {
   /**
    * @param {number} descriptor of the inherited socket
    * @param {(kind: number, id: string, body: Buffer) => void} handler
-   * @param {(hasUnsent: boolean) => void} noteUnsent called when a part of a frame begins or ends to wait
+   * @param {{takeSocket: () => void, releaseSocket: () => void}} watch which writes to the socket, too
    */
-  constructor(descriptor, handler, noteUnsent = () => {}) {
+  constructor(descriptor, handler, watch) {
     this.#descriptor = descriptor;
     this.#handler = handler;
-    this.#noteUnsent = noteUnsent;
+    this.#watch = watch;
     const socket = new Socket({ fd: descriptor, readable: true, writable: false, allowHalfOpen: true });
     socket.on("data", (data) => this.#receive(data));
     socket.on("end", () => exit(1)); // the runner has ended, so nothing can receive the results
@@ -149,6 +149,7 @@ export class Connection {
       this.#queue = [];
       this.#queued = 0;
     }
+    this.#watch.takeSocket();
     while (this.#unsent.length) {
       let sent;
       try {
@@ -162,8 +163,9 @@ export class Connection {
       this.#unsent = this.#unsent.subarray(sent);
     }
     this.#sentAt = now();
-    this.#noteUnsent(this.#unsent.length > 0);
-    if (this.#unsent.length && !this.#isFlushing) {
+    if (!this.#unsent.length) {
+      this.#watch.releaseSocket();
+    } else if (!this.#isFlushing) {
       this.#isFlushing = true;
       setTimeout(() => this.#flush(), RETRY_MS);
     }

@@ -75,7 +75,7 @@ export class Host {
       checkpointBytes: checkpointBytes ?? 32 << 20,
     };
     this.#watch = watchLoop(descriptor);
-    this.#connection = new Connection(descriptor, (...frame) => this.#onFrame(...frame), this.#watch.noteUnsent);
+    this.#connection = new Connection(descriptor, (...frame) => this.#onFrame(...frame), this.#watch);
     this.#limiter = new Limiter(this.#connection);
     this.#exchanges = new Exchanges(this.#connection);
   }
@@ -175,7 +175,13 @@ export class Host {
       if (current() !== undefined) {
         throw new ProcessExit(`a node called process.exit(${shown})`);
       }
-      this.#exitUnusable("load", `the project called process.exit(${shown})`);
+      const text = `the project called process.exit(${shown})`;
+      if (!this.#isReady) {
+        this.#exitUnusable("load", text);
+      }
+      this.#limiter.emit("ERROR", LOGGER, text);
+      this.#limiter.finish();
+      this.#connection.flushAndExit(Number(shown) || 0);
     };
     Object.assign(process, { exit, reallyExit: exit, abort: () => exit(134) });
   }

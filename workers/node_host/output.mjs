@@ -22,6 +22,7 @@ const { stringify } = JSON;
 const now = performance.now.bind(performance);
 
 const MAX_CHARACTERS = 1_000_000; // of one output; splitting it into records blocks all other runs
+const NOTE_CHARACTERS = 50; // of these, for the note that the rest was dropped
 const MAX_RECORD_BYTES = 8 * 1024;
 const MAX_LINES_PER_RUN = 10_000;
 const LINES_PER_SECOND = 200;
@@ -185,20 +186,22 @@ export class Limiter {
   }
 }
 
-/** Return the text of printed bytes. Converts only as many as a record may have: a long text would not fit into memory. */
+/** Return the text of printed bytes. Converts no more than one output may have: a longer text might not fit into memory. */
 function textOfBytes(data) {
-  const kept = from(data.buffer, data.byteOffset, min(data.byteLength, MAX_CHARACTERS)).toString();
-  return data.byteLength > MAX_CHARACTERS ? `${kept}\n${data.byteLength - MAX_CHARACTERS} more bytes dropped\n` : kept;
+  const size = min(data.byteLength, MAX_CHARACTERS - NOTE_CHARACTERS);
+  const text = from(data.buffer, data.byteOffset, size).toString();
+  return size === data.byteLength ? text : `${text}\n${data.byteLength - size} more bytes dropped`;
 }
 
-/** Cut a text that is too long, between lines if possible. */
+/** Cut a text that is too long for one output, between lines if possible. */
 function shortened(text) {
   if (text.length <= MAX_CHARACTERS) {
     return text;
   }
-  const lineEnd = text.lastIndexOf("\n", MAX_CHARACTERS);
-  const kept = text.slice(0, lineEnd > 0 ? lineEnd : MAX_CHARACTERS);
-  return `${kept}\n${text.length - kept.length} more characters dropped\n`;
+  const most = MAX_CHARACTERS - NOTE_CHARACTERS;
+  const lineEnd = text.lastIndexOf("\n", most);
+  const kept = text.slice(0, lineEnd > 0 ? lineEnd : most);
+  return `${kept}\n${text.length - kept.length} more characters dropped`;
 }
 
 /** Return text that can be encoded as UTF-8, with visible control characters. */
