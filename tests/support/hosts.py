@@ -107,7 +107,7 @@ class HostProcess:
         self.condition: dict[str, Any] = {}  # from the last pong
         self.checks: list[list[str]] = []
         self.answer: Answer = lambda run, kind, parts: None
-        self._socket = sock
+        self.socket = sock
         self._decoder = frames.Decoder()
         self._runs: dict[bytes, Run] = {}
         self._answers: dict[bytes, list[bytes]] = {}
@@ -210,14 +210,14 @@ class HostProcess:
         return self.opened.pop(0)
 
     def send(self, kind: int, id: bytes, body: bytes) -> None:
-        self._socket.sendall(frames.encode(kind, id, body))
+        self.socket.sendall(frames.encode(kind, id, body))
 
     def hang_up(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def read_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            data = self._socket.recv(1 << 20)
+            data = self.socket.recv(1 << 20)
             if not data:
                 raise ConnectionError(f"the host ended with {self.process.wait()}")
             for frame in list(self._decoder.feed(data)):

@@ -54,22 +54,25 @@ export class Storage {
 
   /** Store without waiting. */
   send(kind, header, blobs) {
-    if (!this.isClosed) {
-      this.#isAhead = true;
-      this.#connection.send(kind, this.#id, frames.pack([documentOf(header)(0), ...blobs]));
-    }
+    this.#checkOpen();
+    this.#isAhead = true;
+    this.#connection.send(kind, this.#id, frames.pack([documentOf(header)(0), ...blobs]));
   }
 
   /** Store or read, and wait for the answer. */
   async ask(kind, header, blobs) {
-    if (this.isClosed) {
-      throw new StorageFailed("the run is over");
-    }
+    this.#checkOpen();
     if (kind === frames.ASK && this.#isAhead) {
       this.#isAhead = false;
       await this.#connection.ask(frames.WRITES, this.#id, documentOf(this.#barrier));
     }
     return await this.#connection.ask(kind, this.#id, documentOf(header), blobs);
+  }
+
+  #checkOpen() {
+    if (this.isClosed) {
+      throw new StorageFailed("the run is over");
+    }
   }
 }
 
