@@ -43,6 +43,7 @@ MARKS = {
     "postgres": "bin/postgres -D",
     "valkey": "valkey-server",
     "host": "workers/graph_host",
+    "javascript host": "workers/node_host",
 }
 # Settings in the developer's environment must not reach the platform under test.
 FOREIGN = ("RUNYARD_", "DATABASE_", "REDIS_", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")

@@ -125,6 +125,17 @@ def test_what_a_host_started_ends_with_it(s: Stage) -> None:
     until(lambda: not is_alive(grandchild))
 
 
+@within(stage)
+def test_what_a_host_started_ends_after_it_too(s: Stage) -> None:
+    s.part = "has a child"
+    host = s.acquire()
+    child = int(s.note.read_text())
+    until(lambda: child in {process.pid for process in host.usage.processes})
+    os.kill(host.pid, signal.SIGKILL)
+
+    until(lambda: not is_alive(child))
+
+
 @within(stage, host_memory_mb=500)
 def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(s: Stage) -> None:
     s.part = "hoards"
