@@ -19,7 +19,7 @@ const { add, compareExchange, load, store, wait } = Atomics;
 const TICK_MS = 1000;
 const PARENT_MS = 250;
 const BLOCKED_TICKS = 5;
-const PAUSE_MS = 2000;
+const PAUSE_MS = 5000; // longest wait for a pause, which takes long for large projects on busy machines
 const SOURCE_MAP = /^\/\/# sourceMappingURL=data:application\/json[^,]*;base64,(.*)$/;
 const [TURNS, SOCKET] = [0, 1]; // fields of the shared counters
 const [FREE, LOOP, WATCH] = [0, 1, 2]; // the writer of the socket, which writes whole frames
