@@ -122,10 +122,16 @@ def chromium() -> Path:
     return place
 
 
+def refreshed(line: str | Path) -> Path:
+    """Return the directory with the packages of a folder, and with the folder's current files."""
+    place = installed(line)
+    shutil.copytree(JS / line, place, dirs_exist_ok=True)
+    return place
+
+
 def run_script(folder: Path, script: str, *arguments: str) -> int:
     """Run a script of a folder, or of the folder's packages, where these are installed. Returns its exit code."""
-    place = installed(folder)
-    shutil.copytree(folder, place, dirs_exist_ok=True)
+    place = refreshed(folder)
     return subprocess.run(
         [NODE / "node", script, *arguments], cwd=place, env=environment(), check=False
     ).returncode

@@ -42,6 +42,7 @@ export function makeSaver(library, maxBytes) {
     async put(config, checkpoint, metadata, newVersions) {
       const run = currentCheckpoints();
       const { thread_id: threadId, checkpoint_ns: ns = "", checkpoint_id: parentId } = config.configurable;
+      require({ threadId });
       const everything = { ...configMetadata(config), ...run.metadata, ...metadata };
       delete everything.writes;
       const place = { threadId, ns, parentId };
@@ -60,6 +61,7 @@ export function makeSaver(library, maxBytes) {
     async putWrites(config, writes, taskId, taskPath = "") {
       const run = currentCheckpoints();
       const { thread_id: threadId, checkpoint_ns: ns = "", checkpoint_id: id } = config.configurable;
+      require({ threadId, id });
       rememberWrites(run, { threadId, ns, id }, writes, taskId, taskPath);
       if (threadId === run.threadId) {
         run.times?.endTask(ns, id, taskId, taskPath, writes);
@@ -85,6 +87,9 @@ export function makeSaver(library, maxBytes) {
     async getTuple(config) {
       const run = currentCheckpoints();
       const conf = config.configurable ?? {};
+      if (conf.thread_id === undefined) {
+        return undefined;
+      }
       const known = fromMemory(run, conf, copyCheckpoint);
       if (known !== null) {
         return known.tuple;
@@ -151,6 +156,15 @@ export function makeSaver(library, maxBytes) {
     }
   }
   return new HostSaver();
+}
+
+/** Throw if a place has no thread or checkpoint. */
+function require(place) {
+  for (const [name, value] of Object.entries(place)) {
+    if (value === undefined) {
+      throw new TypeError(`the config of a checkpoint has no ${name === "id" ? "checkpoint_id" : "thread_id"}`);
+    }
+  }
 }
 
 /** Remember a checkpoint. Returns whether it is sent. */
