@@ -23,11 +23,11 @@ PROJECT = Path(__file__).parents[1] / "projects" / "javascript"
 PACKAGES = "graphs"  # the folder with the lock file of LangGraph for JavaScript
 
 
-def project(directory: Path) -> Path:
-    """Return a copy of the sample project in a directory, with its packages and prepared modules."""
+def project(directory: Path, packages: str = PACKAGES) -> Path:
+    """Return a copy of the sample project in a directory, with the packages of a lock file and prepared modules."""
     copy = directory / "project"
     shutil.copytree(PROJECT, copy)
-    place = javascript.installed(PACKAGES)
+    place = javascript.installed(packages)
     (copy / "node_modules").symlink_to(place / "node_modules")
     shutil.copy(place / "package.json", copy)
     prepare(copy, {path.name: f"./{path.name}:graph" for path in PROJECT.glob("*.ts")})
@@ -66,6 +66,7 @@ def node_host(
     *,
     variables: Mapping[str, str] | None = None,
     is_prepared: bool = True,
+    node: Path = javascript.NODE / "node",
     **config: Any,
 ) -> Iterator[HostProcess]:
     """Run a host on `directory` while the block runs. Yields it after READY, or after the reason why it cannot work.
@@ -75,7 +76,7 @@ def node_host(
     ours, theirs = socket.socketpair()
     ours.settimeout(ANSWER_SECONDS)
     command = [
-        str(javascript.NODE / "node"),
+        str(node),
         "--max-old-space-size=512",
         "--max-semi-space-size=16",
         *loader(directory if is_prepared else None),

@@ -5,6 +5,25 @@ import { isMessage } from "./messages.mjs";
 import { INTERRUPT, errorOf, withMap } from "./outcome.mjs";
 import { errorRecord, plain } from "./serialization.mjs";
 
+const NAMES_NODE = /^1\.[0-6]\./; // versions of LangGraph
+
+/**
+ * Return the namespace of the graph that a chunk belongs to. Older versions of LangGraph add the node's task for messages
+ * and tools.
+ */
+export function namespaceOf(ns, mode, payload, version) {
+  if (!["messages", "tools"].includes(mode) || !NAMES_NODE.test(version)) {
+    return ns;
+  }
+  let tasks = 1;
+  let path = payload[1]?.langgraph_path; // of messages
+  while (path?.[0] === "__pregel_push" && path.at(-1) === true) {
+    tasks++; // a task of the functional API, whose caller is a task too
+    path = path[1];
+  }
+  return ns.slice(0, -tasks);
+}
+
 export function isInterrupted(payload) {
   return typeof payload === "object" && payload !== null && Array.isArray(payload[INTERRUPT]);
 }

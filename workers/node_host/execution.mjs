@@ -3,6 +3,7 @@
 import { NodeTimes } from "./checkpoints/node_times.mjs";
 import { RunCheckpoints, configured } from "./checkpoints/run_checkpoints.mjs";
 import { MemoryStorage, Storage } from "./checkpoints/storage.mjs";
+import { namespaceOf } from "./chunks.mjs";
 import { storage as currentStorage } from "./current.mjs";
 import { EventWriter, streamRequest } from "./events.mjs";
 import * as frames from "./frames.mjs";
@@ -167,7 +168,7 @@ export class Execution {
     const options = this.#options(graph, config);
     const stream = this.#request.modes.has("events") ? this.#withLibraryEvents : this.#plain;
     for await (const [ns, mode, payload] of stream.call(this, graph, options)) {
-      events.write(ns, mode, payload);
+      events.write(namespaceOf(ns, mode, payload, this.#shared.versions.langgraph), mode, payload);
       if (this.#shared.connection.isFull) {
         await this.#shared.connection.drained();
       }

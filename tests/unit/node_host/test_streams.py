@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,18 +12,11 @@ from tests.support.hosts import Checkpointed, HostProcess, graph_host
 from tests.support.node_hosts import node_host
 from tests.support.transcripts import GRAPHS as PYTHON_GRAPHS
 from tests.support.transcripts import MODES, RUNS, STREAMED, executed, recorded, streamed, title
+from tests.support.twins import masked, protocol_events, states, without_prefixes
 from workers.graph_host import frames
 
-COMPARED = [
-    mode for mode in MODES if mode != "events"
-]  # compared below: some tags and names are the library's
-# LangChain for Python and for JavaScript prefix the ids of streamed messages differently.
-MESSAGE_ID = re.compile(r'"(?:lc_run--|run-)?(#\d+)(?:-tool-call-1)?": \{"metadata')
-
-
-VARYING = re.compile(r'"ls_integration": "langgraph", |"langgraph_version": "[\d.]+", |"timestamp": \d+,? ?')
-IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
-PREFIXES = re.compile(r'"(?:lc_run--|run-)?(#\d+)(?:-0|-tool-call-1)?"')
+# `events` is compared below: some of its tags and names are the library's.
+COMPARED = [mode for mode in MODES if mode != "events"]
 SHARED_METADATA = (
     "assistant_id", "graph_id", "run_attempt", "run_id", "thread_id", "langgraph_checkpoint_ns", "langgraph_node",
     "langgraph_path", "langgraph_step", "langgraph_triggers", "ls_model_type",
@@ -42,18 +34,6 @@ def streaming_host(node_project: Path) -> Iterator[HostProcess]:
     with node_host(node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types")}) as host:
         assert "error" not in host.ready, host.ready
         yield host
-
-
-def masked(text: str) -> list[str]:
-    """Return the lines of a text with ids numbered in order of appearance, without versions and times."""
-    numbers: dict[str, str] = {}
-    text = IDS.sub(lambda found: numbers.setdefault(found[0], f"#{len(numbers) + 1}"), text)
-    text = PREFIXES.sub(r'"\1"', VARYING.sub("", text)).replace('"Speaker"', '"speaker"')
-    return text.replace("BrokenError('it broke')", "BrokenError: it broke").split("\n")
-
-
-def without_prefixes(lines: list[str]) -> list[str]:
-    return [MESSAGE_ID.sub(r'"\1": {"metadata', line) for line in lines]
 
 
 @pytest.mark.parametrize("graph_id", RUNS)
@@ -105,21 +85,6 @@ def test_the_events_of_langchain_are_those_of_the_python_host(
 # Events of protocol v2
 
 
-def protocol_events(host: HostProcess, graph_id: str) -> list[str]:
-    """Run the graph and return one line per event of protocol v2, with ids numbered in order of appearance."""
-    thread = Checkpointed(host)
-    lines: list[str] = []
-    for run in RUNS[graph_id]:
-        for name, params in executed(thread, graph_id, run, stream_mode=["protocol"]).events:
-            if not name.startswith("~"):
-                continue  # the error of a failed run
-            method, _, tail, channel = json.loads(name.removeprefix("~"))
-            if method == "tools" and "output" in params["data"]:
-                params["data"]["output"].pop("id", None)  # JavaScript gives it before the node returns
-            lines.append(json.dumps([method, tail, channel, params], sort_keys=True))
-    return masked("\n".join(lines))
-
-
 @pytest.mark.parametrize("graph_id", RUNS)
 def test_the_events_of_protocol_v2_are_those_of_the_python_host(
     streaming_host: HostProcess, python_host: HostProcess, graph_id: str
@@ -159,39 +124,6 @@ def test_a_reader_that_joins_late_gets_values_and_updates(streaming_host: HostPr
 
 
 # States and histories
-
-
-OF_TOOL = re.compile(
-    r'"sunny in Rome", "id": (?:null|"#\d+")'
-)  # JavaScript gives it after the node has returned
-TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)")
-
-
-def states(host: HostProcess, graph_id: str) -> list[str]:
-    """Return the outcomes of a graph's runs, and the thread's states and histories after each, as comparable text."""
-    thread = Checkpointed(host)
-    lines: list[str] = []
-    for run in RUNS[graph_id]:
-        outcome = executed(thread, graph_id, run)
-        places = [task["checkpoint"] for task in outcome.outcome["state"]["tasks"] if task["checkpoint"]]
-        found = [
-            {name: outcome.outcome[name] for name in ("status", "thread_status", "state")},
-            list(outcome.outcome["interrupts"].items()),  # sorting by their random keys would mix them
-            outcome.values,
-            outcome.answer,
-            thread.query("state", graph_id),
-            thread.query("state", graph_id, subgraphs=True),
-            *(thread.query("state", graph_id, checkpoint=place) for place in places),
-            thread.query("state", graph_id, checkpoint={"checkpoint_ns": "nobody:1"}),
-            thread.query("history", graph_id, limit=20, before=None, filter=None),
-            *(
-                thread.query("history", graph_id, limit=20, before=None, filter=None, checkpoint_ns=ns)
-                for ns in [place["checkpoint_ns"] for place in places]
-            ),
-        ]
-        lines += [json.dumps(each, sort_keys=True, indent=1) for each in found]
-    text = TIMES.sub("time", re.sub(r",\n *", ", ", "\n".join(lines)))
-    return [OF_TOOL.sub('"sunny in Rome", "id": null', line) for line in masked(text)]
 
 
 @pytest.mark.parametrize("graph_id", RUNS)

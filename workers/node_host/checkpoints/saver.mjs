@@ -16,9 +16,11 @@ import { headOf } from "./storage.mjs";
 const { byteLength, from } = Buffer;
 const { parse, stringify } = JSON;
 const { random } = Math;
+const { isArray } = Array;
 
 // A serialized value up to this size is cheaper inside the checkpoint than as a separate row.
 const INLINE_BYTES = 512;
+const TASKS = "__pregel_tasks";
 // Indexes of writes to LangGraph's own channels.
 const INDEXES = { __error__: -1, __scheduled__: -2, __interrupt__: -3, __resume__: -4 };
 
@@ -302,6 +304,10 @@ function decode(run, head, data, blobs, writes) {
     checkpoint.channel_values[channel] = run.serializer.loads(blobs[position]);
     run.storedBlobs.add(blobKey(threadId, ns, channel, version));
   });
+  const { channel_values: restored } = checkpoint;
+  if (TASKS in restored) {
+    restored[TASKS] = ofTopic(restored[TASKS]);
+  }
   const pendingWrites = head.writes.map(([taskId, channel, type], position) => {
     checkType(type);
     return [taskId, channel, run.serializer.loads(writes[position])];
@@ -315,6 +321,15 @@ function decode(run, head, data, blobs, writes) {
     parentConfig: parentId ? configOf(threadId, ns, parentId) : undefined,
     pendingWrites,
   };
+}
+
+/**
+ * Return the value of LangGraph's channel of tasks in the shape that all its versions read: what it has seen, and its
+ * values. Newer versions store the values alone.
+ */
+function ofTopic(value) {
+  const isPair = value.length === 2 && value.every(isArray);
+  return isPair ? value : [[], value];
 }
 
 function blobKey(...parts) {
