@@ -10,6 +10,7 @@ import { Connection } from "./connection.mjs";
 import { current } from "./current.mjs";
 import { Execution } from "./execution.mjs";
 import * as frames from "./frames.mjs";
+import { stringify } from "./json.mjs";
 import { LibraryFailed } from "./libraries.mjs";
 import { LoadFailed, libraryOf, loadAll } from "./loading.mjs";
 import { masked } from "./masking.mjs";
@@ -23,7 +24,6 @@ import { dumps, errorName, errorRecord, errorText, loads } from "./serialization
 import { answerEmbed, loadIndex, makeStore, replaceBatching } from "./store.mjs";
 import { watchLoop } from "./watch.mjs";
 
-const { stringify } = JSON;
 const { setImmediate, setTimeout } = globalThis;
 
 const EXIT_UNUSABLE = 3;

@@ -19,7 +19,7 @@ export function isMessage(value) {
  * @returns {string}
  */
 export function classOf(message) {
-  return message.constructor.lc_name();
+  return typeOf(message) === "remove" ? "RemoveMessage" : message.constructor.lc_name(); // which inherits its name
 }
 
 export function isChunk(message) {

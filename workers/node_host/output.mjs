@@ -13,12 +13,12 @@ import { fileURLToPath } from "node:url";
 
 import { currentId } from "./current.mjs";
 import * as frames from "./frames.mjs";
+import { stringify } from "./json.mjs";
 import { errorName, textOf } from "./serialization.mjs";
 
 const { Buffer } = globalThis;
 const { byteLength, from } = Buffer;
 const { min } = Math;
-const { stringify } = JSON;
 const now = performance.now.bind(performance);
 
 const MAX_CHARACTERS = 1_000_000; // of one output; splitting it into records blocks all other runs

@@ -11,13 +11,13 @@ import { Overlay } from "./checkpoints/storage.mjs";
 import { storage as currentStorage } from "./current.mjs";
 import * as frames from "./frames.mjs";
 import { AUTH_USER, commandOf, configurableOf, queryConfig } from "./inputs.mjs";
+import { stringify } from "./json.mjs";
 import { READ_STATE, UPDATE_STATE } from "./loading.mjs";
 import {
   emptyRecord, interruptsByTask, isSnapshot, readState, stateAt, stateRecord, subgraphAt, withPlaces,
 } from "./outcome.mjs";
 import { dumps, errorRecord, withoutNul } from "./serialization.mjs";
 
-const { stringify } = JSON;
 const { byteLength } = Buffer;
 const MAX_ANSWER_BYTES = 48 * 1024 * 1024; // less than the limit of a frame
 

@@ -4,10 +4,10 @@
  * The fast path is a copy of the value with plain objects, arrays and texts only.
  */
 
+import { parse, stringify } from "./json.mjs";
 import { masked } from "./masking.mjs";
 import { isMessage, record, shortRecord } from "./messages.mjs";
 
-const { parse, stringify } = JSON;
 const { isArray } = Array;
 const { defineProperty, getPrototypeOf, keys, prototype } = Object;
 const { Buffer } = globalThis;

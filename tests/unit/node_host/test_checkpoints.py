@@ -74,6 +74,35 @@ def test_values_that_are_not_json_are_restored_by_their_class(thread: Checkpoint
     assert run.values["log"] == [True, True, "bigint", True, True, None, True, "gi", "TypeError", "1"]
 
 
+@pytest.fixture(scope="module")
+def keeping_host(node_project: Path) -> Iterator[HostProcess]:
+    with node_host(node_project, {name: f"./kept.ts:{name}" for name in ("random", "changes")}) as host:
+        yield host
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_values_are_restored(keeping_host: HostProcess, seed: int) -> None:
+    thread = Checkpointed(keeping_host)
+    thread.run("random", {"seed": seed})
+
+    assert thread.run("random", None).values["differing"] == []
+
+
+def test_a_list_that_is_stored_as_its_changes(keeping_host: HostProcess) -> None:
+    thread = Checkpointed(keeping_host)
+    added = [{"length": length, "at": "1970-01-01T00:00:00.000Z"} for length in range(14)]
+    for count in (9, 4):
+        thread.run("changes", {"left": count})
+
+    history = thread.query("history", "changes", limit=30, before=None, filter=None)
+    assert [each["values"]["list"] for each in history[:5]] == [added[:n] for n in (13, 12, 11, 10, 9)]
+    assert thread.query("state", "changes")["values"]["list"] == added[:13]
+    for place in (history[7], history[7]):
+        fork = {"configurable": {"checkpoint_id": place["checkpoint"]["checkpoint_id"]}}
+        forked = thread.run("changes", {"left": 1}, config=fork)
+        assert forked.values["list"] == [*place["values"]["list"], added[len(place["values"]["list"])]]
+
+
 def test_values_that_are_not_json_have_a_plain_form_for_clients(host: HostProcess) -> None:
     kept = host.run("keeps", TEXT | {"text": "1"}).values["kept"]
 
@@ -160,6 +189,42 @@ def test_a_second_attempt_of_a_run_goes_on_after_its_last_step(thread: Checkpoin
 
     assert run.named("updates") == [{"two": {"log": ["two"]}}, {"three": {"log": ["three"]}}]
     assert run.values["log"] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_run_whose_host_dies_anywhere_is_repeated_from_what_is_stored(
+    host: HostProcess, durability: str
+) -> None:
+    whole = Checkpointed(host)
+    first = whole.run("steps", TEXT, durability=durability)
+    for count in range(len(whole.stored) + 1):
+        thread = Checkpointed(host)
+        thread.thread_id = whole.thread_id
+        thread.stored = whole.stored[:count]
+
+        run = thread.start("steps", TEXT, attempt=2, run_id=str(first.id), durability=durability)
+        host.wait_done(run)
+
+        assert run.values == first.values
+        assert thread.query("state", "steps")["values"] == first.values
+
+
+def test_forks_of_one_checkpoint_keep_their_values(thread: Checkpointed) -> None:
+    thread.run("steps", {"text": "x" * 5_000}, interrupt_before=["two"])
+    at = thread.query("state", "steps")["checkpoint"]["checkpoint_id"]
+    texts = ["y" * 5_000, "z" * 5_000]
+    places = [
+        thread.query(
+            "update", "steps", supersteps=[[{"values": {"text": text}, "as_node": "one"}]],
+            checkpoint={"checkpoint_id": at},
+        )["checkpoint"]
+        for text in texts
+    ]  # fmt: skip
+
+    assert [thread.query("state", "steps", checkpoint=at)["values"]["text"] for at in places] == texts
+    for place, text in zip(places, texts, strict=True):
+        fork = {"configurable": {"checkpoint_id": place["checkpoint_id"]}}
+        assert thread.run("steps", None, config=fork).values["text"] == text
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from tests.support.hosts import Checkpointed, HostProcess
+from tests.support.node_hosts import node_host
 from tests.support.waiting import wait_until
 from workers.graph_host import frames
 
@@ -94,6 +98,33 @@ def test_a_node_that_replaces_globals_does_not_change_what_the_host_sends(own_ho
     with own_host("patches", "steps") as host:
         assert host.run("patches", TEXT).values["log"] == ["patched"]
         assert host.run("steps", TEXT).values["log"] == ["one", "two", "three"]
+
+
+def test_a_node_that_patches_globals_does_not_change_other_runs(node_project: Path) -> None:
+    names = re.findall(
+        r'^  "([\w.]+)": ', (node_project / "patching.ts").read_text().partition("const breaks")[0], re.M
+    )
+    graphs = {name: f"./patching.ts:{name}" for name in ("patching", "plain")}
+    with node_host(node_project, graphs) as host:
+        for name in names:
+            host.run("patching", {"text": name})
+            thread = Checkpointed(host)
+            modes = ["values", "updates", "tasks", "checkpoints", "debug", "protocol"]
+            assert thread.run("plain", TEXT, stream_mode=modes).outcome["thread_status"] == "interrupted"
+            assert thread.run("plain", None).values["log"] == ["one", 0], name
+            assert thread.query("state", "plain")["values"]["log"] == ["one", 0]
+            update = [[{"values": {"log": ["told"]}, "as_node": "two"}]]
+            assert "refused" not in thread.query("update", "plain", supersteps=update, checkpoint=None)
+
+
+@pytest.mark.parametrize("name", ["Promise", "JSON.stringify"])
+def test_a_node_that_breaks_the_library_fails_runs_and_not_the_host(node_project: Path, name: str) -> None:
+    graphs = {name: f"./patching.ts:{name}" for name in ("breaking", "plain")}
+    with node_host(node_project, graphs) as host:
+        host.run("breaking", {"text": name})
+        assert host.run("plain", TEXT).outcome["error"]
+        host.send(frames.PING, b"\0" * 16, b"")
+        host.read_until(lambda: host.pongs == 1)
 
 
 def test_a_node_that_writes_much_waits_for_the_runner(own_host: Any) -> None:

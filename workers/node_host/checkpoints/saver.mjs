@@ -7,6 +7,7 @@
 
 import { currentCheckpoints } from "../current.mjs";
 import * as frames from "../frames.mjs";
+import { parse, stringify } from "../json.mjs";
 import {
   ancestorsQuestion, asTuple, configMetadata, configOf, listQuestion, nextPage, tupleQuestion,
 } from "./run_checkpoints.mjs";
@@ -14,7 +15,6 @@ import { TYPE, checkType } from "./serializer.mjs";
 import { headOf } from "./storage.mjs";
 
 const { byteLength, from } = Buffer;
-const { parse, stringify } = JSON;
 const { random } = Math;
 const { isArray } = Array;
 

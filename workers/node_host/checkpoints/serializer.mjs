@@ -7,13 +7,14 @@
  * key `~` is itself tagged. A document from a client therefore stays a document.
  */
 
+import { parse, stringify } from "../json.mjs";
 import { classOf, isMessage } from "../messages.mjs";
 import { set } from "../serialization.mjs";
 
 const { Buffer } = globalThis;
-const { parse, stringify } = JSON;
 const { isArray } = Array;
-const { getPrototypeOf, keys, prototype } = Object;
+const { isFinite } = Number;
+const { getPrototypeOf, is, keys, prototype } = Object;
 const hasOwn = Object.hasOwn;
 
 /** The type of data that this host writes: its language, and the version of the format. */
@@ -214,7 +215,7 @@ function tagged(value, around) {
     case "boolean":
       return value;
     case "number":
-      return Number.isFinite(value) ? value : { [TAG]: "number", v: String(value) };
+      return isJson(value) ? value : { [TAG]: "number", v: is(value, -0) ? "-0" : String(value) };
     case "undefined":
       return { [TAG]: "undefined" };
     case "bigint":
@@ -234,6 +235,10 @@ function tagged(value, around) {
   const result = taggedObject(value, around);
   around.pop();
   return result;
+}
+
+function isJson(number) {
+  return isFinite(number) && !is(number, -0);
 }
 
 function taggedObject(value, around) {

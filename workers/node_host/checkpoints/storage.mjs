@@ -20,7 +20,7 @@ class StorageFailed extends Error {
 /** Return the JSON of an answer. Throws StorageFailed if it is an error. */
 export function headOf(parts) {
   const head = parse(parts[0].toString());
-  if ("error" in head) {
+  if (Object.hasOwn(head, "error")) {
     throw new StorageFailed(head.error);
   }
   return head;

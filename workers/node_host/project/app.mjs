@@ -6,6 +6,7 @@
 
 import { storage as currentStorage } from "../current.mjs";
 import * as frames from "../frames.mjs";
+import { stringify } from "../json.mjs";
 import { LoadFailed, loadObject } from "../loading.mjs";
 import { LOGGER, userStack } from "../output.mjs";
 import { bodyOf } from "./exchanges.mjs";
@@ -90,7 +91,7 @@ class App {
     exchange.onClose = () => abort.abort();
     const response = await this.#app.fetch(requestOf(exchange, head, abort.signal));
     const headers = [...response.headers];
-    await exchange.send(frames.HEAD, JSON.stringify({ status: response.status, headers }));
+    await exchange.send(frames.HEAD, stringify({ status: response.status, headers }));
     for await (const part of response.body ?? []) {
       if (exchange.isClosed) {
         break; // the client has disconnected, which ends the app's stream

@@ -8,10 +8,10 @@
  */
 
 import { isResumeMap } from "../inputs.mjs";
+import { stringify } from "../json.mjs";
 import { dumps } from "../serialization.mjs";
 
 const { byteLength } = Buffer;
-const { stringify } = JSON;
 const { now } = Date;
 
 export const PROTOCOL = "protocol"; // the internal stream mode that requests these events; callers cannot use it
