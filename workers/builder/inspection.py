@@ -36,7 +36,7 @@ from workers.builder.config.manifest import Manifest
 from workers.builder.config.schema import Cors
 from workers.builder.environments import Environment
 from workers.builder.host_command import GRAPH_HOST, NODE_HOST, host_command
-from workers.builder.node import reasons
+from workers.builder.node import reasons, typed_states
 from workers.builder.steps import WriteLine
 from workers.runner.host import Host
 
@@ -62,7 +62,7 @@ MAX_OPENAPI_BYTES = 1024 * 1024
 SHOWN_ROUTES = 20
 CORS_LISTS = ("allow_origins", "allow_methods", "allow_headers", "expose_headers")
 
-Graphs = Mapping[str, Mapping[str, Any]]
+Graphs = Mapping[str, dict[str, Any]]
 
 
 _INSPECTED = statement("builds.inspected")
@@ -121,6 +121,8 @@ def inspect(
         watcher.kill()
         host.kill("its graphs have been inspected")
         host.wait_output()
+    if environment.node is not None:
+        typed_states.add_types(settings, environment, inspected.graphs, write_line)
     for graph_id, graph in inspected.graphs.items():
         if graph.get("error"):
             write_line("WARNING", f"graph {graph_id!r}: {graph['error']}".replace(here, ""))
@@ -148,7 +150,12 @@ def inspector() -> str:
     code = hashlib.sha256()
     here = Path(__file__)
     hosts = (*sorted(GRAPH_HOST.rglob("*.py")), *sorted(NODE_HOST.rglob("*.mjs")))
-    for path in (*hosts, here, *sorted(here.parent.glob("config/*.py"))):
+    for path in (
+        *hosts,
+        here,
+        *sorted(here.parent.glob("config/*.py")),
+        *sorted(here.parent.glob("node/typed_states.*")),
+    ):
         code.update(path.read_bytes())
     return code.hexdigest()[:16]
 

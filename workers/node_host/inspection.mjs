@@ -2,7 +2,7 @@
  * Descriptions of a revision's graphs, extracted once during the build: drawings and schemas.
  *
  * Schemas of Zod and of `StateSchema` exist at run time. Other states exist as types only, and their schema is an object
- * with the names of the channels.
+ * with the names of the channels. Such a graph is `untyped`, and the builder adds the types of its channels.
  */
 
 import { importEntry } from "./libraries.mjs";
@@ -35,13 +35,13 @@ async function describeEntry(entry, folder) {
   const { graphId, description, location } = entry;
   try {
     const graph = await entry.open({ configurable: { graph_id: graphId } }, READ);
-    const describe = await schemasOf(entry.langgraph, folder);
+    const { describe, isTyped } = await schemasOf(entry.langgraph, folder);
     const subgraphs = {};
     for await (const [name, inner] of graph.getSubgraphsAsync(undefined, true)) {
       set(subgraphs, name, describe(inner));
     }
     const schemas = { graph_id: graphId, ...describe(graph) };
-    return { description, ...(await drawn(location, graph)), schemas, subgraphs };
+    return { description, ...(await drawn(location, graph)), schemas, subgraphs, untyped: !isTyped(graph) };
   } catch (error) {
     const reason = `${location} gives no graph to describe; a run may succeed, or fail for the same reason`;
     return {
@@ -98,10 +98,11 @@ function edgeOf({ source, target, data, conditional }) {
   };
 }
 
-/** Return a function that describes a graph's states by their JSON Schemas. */
+/** Return functions that describe a graph's states by their JSON Schemas, and that test whether these exist at run time. */
 async function schemasOf(langgraph, folder) {
   const library = await importEntry(folder, "./zod/schema");
-  return (graph) => {
+  const isTyped = (graph) => firstSchema(() => library.getStateTypeSchema(graph)) !== null;
+  const describe = (graph) => {
     const { inputChannels: _, outputChannels, streamChannelsAsIs: state, channels = {}, builder } = graph;
     const names = (value) => (isArray(value) ? value : [value].filter((name) => typeof name === "string"));
     const ofNames = (value) => () => channelSchema(names(value), channels, langgraph);
@@ -116,6 +117,7 @@ async function schemasOf(langgraph, folder) {
       context_schema: context,
     };
   };
+  return { describe, isTyped };
 }
 
 /** Return an object's schema with the names of channels. A channel of messages is marked as such. */

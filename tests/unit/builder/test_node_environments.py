@@ -25,7 +25,7 @@ from tests.support.node_project import CONFIG, FILES, GREETING, PACKAGE, make, p
 from tests.support.outside import serving
 from workers.builder import host_command
 from workers.builder.environments import Environment
-from workers.builder.node import modules, runtime
+from workers.builder.node import modules, runtime, typed_states
 from workers.builder.node.installer import split
 from workers.builder.node.resolved import Commands, Resolved
 
@@ -316,6 +316,7 @@ def test_no_host_gets_a_folder_through_a_link_that_an_install_script_has_made(wo
     assert not list(settings.data_dir.glob("revisions/*/whole"))
 
 
+@greened
 def test_packages_are_installed_once_for_builds_of_a_deployment_with_the_same_lock_file(world: World) -> None:
     settings, said = settings_for(world), list[str]()
     tarball, integrity = packed(
@@ -389,3 +390,70 @@ def test_node_of_the_machine_takes_the_place_of_the_wheel(world: World) -> None:
         wrong = dataclasses.replace(settings, node_directories=(directory,))
         with pytest.raises(BuildFailed, match=f"RUNYARD_NODE_DIRECTORIES: .*{reason}"):
             make(wrong, keep({**FILES, "src/kind.ts": f"// {reason}"}))
+
+
+# Types as those of a compiled graph of LangGraph
+TYPED = """
+interface State {
+  text: string; count: number | null; kind?: "a" | "b"; flags: boolean[]; made: Date;
+  inner: { name: string; more?: State }; other: unknown;
+}
+type Graph = { "~InputType": Partial<State>; "~OutputType": Pick<State, "text">; "~RunOutput": State };
+export const graph = {} as Graph;
+export const make = async () => ({ compile: () => graph });
+"""
+
+
+@greened
+def test_types_are_added_to_schemas_of_names(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+    graphs = {name: {"path": f"./src/agent.ts:{name}"} for name in ("graph", "make", "missing")}
+    made = make(
+        settings, keep(FILES | {"src/agent.ts": TYPED, "langgraph.json": json.dumps({"graphs": graphs})})
+    )
+    messages = {"type": "array", "langgraph_type": "messages"}
+
+    def described() -> dict[str, Any]:
+        names = ("text", "count", "kind", "flags", "made", "inner", "other", "absent")
+        state = {"type": "object", "properties": {**{name: {} for name in names}, "messages": messages}}
+        output = {"type": "object", "properties": {"text": {}}}
+        return {
+            "untyped": True,
+            "schemas": {"state_schema": state, "output_schema": output, "input_schema": None},
+        }
+
+    found = {name: described() for name in graphs}
+    typed_states.add_types(settings, made, found, lambda level, message: said.append(message))
+
+    assert said == []
+    assert found["graph"] == found["make"]
+    assert "untyped" not in found["missing"]
+    assert found["missing"]["schemas"] == described()["schemas"]
+    schemas = found["graph"]["schemas"]
+    assert schemas["output_schema"]["properties"] == {"text": {"type": "string"}}
+    properties = schemas["state_schema"]["properties"]
+    assert properties.pop("inner")["required"] == ["name"]
+    assert properties == {
+        "text": {"type": "string"},
+        "count": {"anyOf": [{"type": "null"}, {"type": "number"}]},
+        "kind": {"enum": ["a", "b"]},
+        "flags": {"type": "array", "items": {"type": "boolean"}},
+        "made": {},
+        "other": {},
+        "absent": {},
+        "messages": messages,
+    }
+
+
+@greened
+def test_a_failed_extraction_of_types_is_a_line_of_the_log(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+    made = make(settings, keep(FILES))
+    schemas = {"state_schema": {"type": "object", "properties": {"text": {}}}}
+    graphs = {"agent": {"untyped": True, "schemas": schemas}}
+
+    with constants(typed_states, EXTRACTOR=world.tmp_path / "nothing.mjs"):
+        typed_states.add_types(settings, made, graphs, lambda level, message: said.append(message))
+
+    assert schemas == {"state_schema": {"type": "object", "properties": {"text": {}}}}
+    assert said == ["the types of the graphs' states could not be read: their schemas have names alone"]
