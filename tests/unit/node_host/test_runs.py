@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.hosts import Checkpointed, HostProcess, Run
+from tests.support.node_hosts import PROJECT, node_host
 from workers.graph_host import frames
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"text": "a"}
 EXAMPLE = "8b3f7a52-6a7e-4d8c-9a53-0f0f6a4f1c11"
+MEANING = PROJECT.parent / "meaning_typescript" / "agent.ts"
 
 
 def test_it_tells_the_versions_of_its_libraries(host: HostProcess) -> None:
@@ -280,3 +284,20 @@ def test_a_durable_run_keeps_the_spans_of_its_nodes(thread: Checkpointed) -> Non
     spans = run.outcome["spans"]["spans"]
     assert [span["name"] for span in spans] == ["one", "two", "three"]
     assert all(span["until"] >= span["from"] for span in spans)
+
+
+@pytest.mark.parametrize("export", ["embed", "vectors"])
+def test_embeddings_are_an_object_or_a_function_of_texts(node_project: Path, export: str) -> None:
+    shutil.copy(MEANING, node_project / "meaning.ts")
+    index = {"dims": 3, "embed": f"./meaning.ts:{export}", "fields": ["text"]}
+    put = {"op": "put", "namespace": ["a"], "key": "k", "value": {"text": "tea"}, "ttl": None, "index": None}
+    search = {"op": "search", "namespace": ["a"], "query": "rain"}
+    with node_host(node_project, {"notes": "./meaning.ts:graph"}, store={"index": index}) as host:
+        (document,) = host.query({"op": "embed", "graph_id": "notes", "ops": [put, search]})
+        stored, found = json.loads(document)
+        unreadable = put | {"value": {"text": "unreadable"}}
+        (refused,) = host.query({"op": "embed", "graph_id": "notes", "ops": [unreadable]})
+
+    assert stored["vectors"] == [["text", [1.01, 0.01, 0.01]]]
+    assert found["near"] == [0.01, 0.01, 1.01]
+    assert json.loads(refused)["refused"]["message"] == "this cannot be embedded"
