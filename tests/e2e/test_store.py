@@ -10,7 +10,7 @@ from langgraph_sdk.errors import APIStatusError
 
 from tests.support.stack import Stack
 
-MEANING = Path(__file__).parent.parent / "projects" / "meaning"
+PROJECTS = Path(__file__).parent.parent / "projects"
 
 
 def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> None:
@@ -33,8 +33,9 @@ def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> Non
     assert sdk.store.get_item(("visits", "ann"), "count") is None
 
 
-def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack) -> None:
-    sdk = stack.sdk(stack.deploy(MEANING, name="meaning"))
+@pytest.mark.parametrize("name", ["meaning", "meaning_typescript"])
+def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack, name: str) -> None:
+    sdk = stack.sdk(stack.deploy(PROJECTS / name, name=name.replace("_", "-")))
     sdk.store.put_item(("notes",), "a", {"text": "rain and rain"})
     sdk.store.put_item(("notes",), "b", {"text": "coffee"}, index=False)
 
@@ -56,3 +57,13 @@ def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack) -> None:
     assert failed["__error__"]["message"] == "this cannot be embedded"
     assert sdk.store.get_item(("notes",), "c") is None
     assert sdk.store.get_item(("notes",), "unreadable") is None
+
+
+def test_the_schemas_of_a_typescript_graph_have_the_types_of_its_state(stack: Stack) -> None:
+    sdk = stack.sdk(stack.deploy(PROJECTS / "meaning_typescript", name="meaning-typescript"))
+
+    schemas = sdk.assistants.get_schemas(sdk.assistants.search()[0]["assistant_id"])
+
+    assert schemas["input_schema"]["properties"]["note"] == {"type": "string"}
+    found = schemas["state_schema"]["properties"]["found"]
+    assert found["items"]["type"] == "array"
