@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gevent
 import orjson
@@ -16,12 +16,10 @@ import orjson
 from shared.infra.json_text import document_holds_nul
 from shared.settings import MIB, Settings
 from workers.builder import steps
+from workers.builder.environments import Environment
 from workers.builder.steps import WriteLine
 from workers.builder.workspaces import read_untrusted
 from workers.isolation import sandbox
-
-if TYPE_CHECKING:
-    from workers.builder.environments import Environment
 
 EXTRACTOR = Path(__file__).with_suffix(".mjs")
 UNTYPED = "untyped"  # a mark of the graph host in a graph's description
