@@ -115,9 +115,9 @@ def graph_host_command(env_python: Path, package: Path, *, threads: int) -> list
 
 
 def _node_program(
-    settings: Settings, environment: Environment, node: Runtime, env: Mapping[str, str], memory_mb: int
+    settings: Settings, environment: Environment, node: Runtime, env: Mapping[str, str], memory_mb: int | None
 ) -> _Program:
-    heap_mb = int(memory_mb * NODE_HEAP)
+    heap_mb = int((memory_mb or settings.host_memory_mb) * NODE_HEAP)
     argv = [
         str(node.program), f"--max-old-space-size={heap_mb}", f"--max-semi-space-size={NODE_YOUNG_MB}",
         *modules.loader_options(environment.workspace, node), str(NODE_HOST / "main.mjs"), "--socket", "{socket}",

@@ -29,8 +29,9 @@ MAX_LOCK_BYTES = 4 * 1024 * 1024  # of one that the build makes, which the revis
 KEPT_LINES = 200
 SHELL_CHARACTERS = "&|;<>()\n"  # each run of them is a word of its own, unless quoted
 # Copy the installed packages to the deployment's cache, in place of an older copy, and back. The cache may hold links that
-# code of the deployment has made, so both commands run in the sandbox.
-KEEP = 'rm -rf "$1" && mkdir "$1" && cp -a node_modules "$1/new" && mv "$1/new" "$1/$2"'
+# code of the deployment has made, so both commands run in the sandbox. Packages whose scripts have stored files in the home
+# directory, such as a browser, are not copied: a copy would lack these files.
+KEEP = 'test -z "$(ls -A "$HOME")" && rm -rf "$1" && mkdir "$1" && cp -a node_modules "$1/new" && mv "$1/new" "$1/$2"'
 RESTORE = 'test -d "$1/$2" && rm -rf node_modules && cp -a "$1/$2" node_modules'
 FROZEN = {
     "npm": ["ci"],

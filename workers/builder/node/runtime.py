@@ -185,9 +185,10 @@ def install_locked(
     cache_folder = settings.cache_dir / "shared" / "npm"
     sandbox = StepSandbox(settings, folder=root, cache=cache_folder, runs_as_service=True)
     lines: list[str] = []
+    noise = reasons.Noise()
 
     def write(level: str, message: str) -> None:
-        if not reasons.is_noise(message):
+        if not noise.contains(message):
             lines.append(message)
             write_line(level, message)
 
