@@ -41,7 +41,7 @@ PROJECT = NodeProject(
     lock=PurePosixPath("package-lock.json"),
     variables=frozenset(),
 )
-NODE = Runtime("24.1.0", Path("/node"), Path("/tools"))
+NODE = Runtime("24.1.0", Path("/node"), Path("/node"), Path("/tools"))
 
 
 def lock_of(places: dict[str, Any]) -> str:

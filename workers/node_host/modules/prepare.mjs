@@ -106,6 +106,7 @@ async function compile(scripts, format, tsconfig) {
     format: format === "module" ? "esm" : "cjs",
     platform: "node",
     target: `node${process.versions.node}`,
+    keepNames: true, // esbuild renames what hides another name, and graphs name nodes and tools by their functions
     sourcemap: "inline",
     sourcesContent: false,
     logLevel: "silent",
