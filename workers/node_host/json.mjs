@@ -3,13 +3,14 @@
 const { parse, stringify: encode } = JSON;
 const { isArray } = Array;
 const { keys } = Object;
+/** @type {any} */
 const NOTHING = Object.freeze([]);
 
 export { parse };
 
 /** Encode a value that consists of plain objects, arrays, texts, numbers, booleans and null. */
 export function stringify(value) {
-  return /** @type {any} */ (NOTHING).toJSON === undefined ? encode(value) : written(value);
+  return NOTHING.toJSON === undefined ? encode(value) : written(value);
 }
 
 function written(value) {

@@ -60,6 +60,7 @@ function watch({ descriptor, counters, parent, folder }) {
   let ticks = 0;
   let blocked = -1; // turn in which the loop was seen blocked
   let reported = -1; // turn whose blocker is reported
+  /** @type {string | null} */
   let where = null;
   setInterval(() => {
     if (process.ppid !== parent) {

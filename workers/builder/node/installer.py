@@ -27,7 +27,7 @@ from workers.isolation import sandbox
 RESOLVE, INSTALL, BUILD = "requirements", "install", "build"  # names of steps
 MAX_LOCK_BYTES = 4 * 1024 * 1024  # of one that the build makes, which the revision stores
 KEPT_LINES = 200
-SHELL_CHARACTERS = "&|;<>()\n"  # each run of them is a word of its own, unless quoted
+SHELL_CHARACTERS = "&|;<>()\n"  # unquoted, they are words of their own
 # Copy the installed packages to the deployment's cache, in place of an older copy, and back. The cache may hold links that
 # code of the deployment has made, so both commands run in the sandbox. Packages whose scripts have stored files in the home
 # directory, such as a browser, are not copied: a copy would lack these files.
