@@ -42,8 +42,8 @@ DECLARE
     name text;
 BEGIN
     SET LOCAL session_replication_role = replica;
-    FOR name IN {FILLED}
-        UNION ALL SELECT 'store_vector' WHERE to_regclass('store_vector') IS NOT NULL LOOP
+    FOREACH name IN ARRAY ARRAY({FILLED}
+        UNION ALL SELECT 'store_vector' WHERE to_regclass('store_vector') IS NOT NULL) LOOP
         IF pg_relation_size(name::regclass) > 1000000 THEN
             EXECUTE format('TRUNCATE %s CASCADE', name);
         ELSE

@@ -9,7 +9,7 @@ from typer import Option
 from cli.client.names import is_id
 from cli.commands import Service, command
 from cli.deployments.logs import as_moment
-from cli.deployments.target import resolve_deployment
+from cli.deployments.target import NameOrAll, resolve_deployment
 from cli.output import Column, Output, as_text, printable, when
 
 LIMIT = 50
@@ -19,7 +19,7 @@ LIMIT = 50
 def audit(
     service: Service,
     out: Output,
-    deployment: str | None = Option(None, "--deployment", "-d", help="Name or id.", metavar="NAME"),
+    deployment: NameOrAll = None,
     action: str | None = Option(
         None,
         help="Action such as `traffic.promoted`, or its part before the dot: `key`, `revision`, `secrets`.",

@@ -31,6 +31,10 @@ POST /runs
 GET /runs/{}/join
 GET /runs/{}/stream
 POST /runs/batch
+GET POST /runs/bulk
+GET /runs/bulk/{}
+POST /runs/bulk/{}/cancel
+GET /runs/bulk/{}/runs
 POST /runs/cancel
 POST /runs/crons
 GET PATCH DELETE /runs/crons/{}

@@ -20,7 +20,7 @@ const { Serializer } = await of("checkpoints/serializer.mjs");
 const { makeSaver } = await of("checkpoints/saver.mjs");
 
 const library = { langgraph, checkpoint, messages, documents };
-const connection = new Connection(Number(SOCKET), () => {});
+const connection = new Connection(Number(SOCKET), () => {}, { takeSocket() {}, releaseSocket() {} });
 
 class OneStorage extends RunCheckpoints {
   storageOf() {

@@ -132,9 +132,7 @@ def test_the_audit_log_is_searched_and_shown(served: ControlPlane) -> None:
     }
     served.answers["GET /v2/audit"] = [(200, {"resources": [entry, {**entry, "actor": None}]})]
 
-    ran = runyard(
-        served, "audit", "--deployment", "app", "--action", "traffic", "--by", "aaaa", "--since", "7d"
-    )
+    ran = runyard(served, "audit", "app", "--action", "traffic", "--by", "aaaa", "--since", "7d")
 
     assert ran.exit_code == 0, ran.output
     for word in ("traffic.promoted", "ci", "192.0.2.7", "revision_number=3", "the service"):

@@ -62,7 +62,7 @@ def _extracted(settings: Settings, environment: Environment, entries: Mapping[st
             str(cwd), json.dumps(entries), str(result),
         ],
         settings,
-        readonly=[*node.folders, workspace.project, EXTRACTOR],
+        readonly=[*environment.folders, workspace.project, EXTRACTOR],
         writable=[workspace.home],
         cwd=cwd,
         memory_bytes=MEMORY_MB * MIB,
