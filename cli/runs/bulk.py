@@ -116,7 +116,8 @@ def _count_text(preview: dict[str, Any]) -> str:
 
 
 def _preview_text(action: str, preview: dict[str, Any]) -> str:
-    lines = [f"{_count_text(preview)} runs match. `{action}` would begin with:"]
+    matching = "1 run matches" if preview["count"] == 1 else f"{_count_text(preview)} runs match"
+    lines = [f"{matching}. `{action}` would begin with:"]
     for run in preview["examples"]:
         lines.append(f"  {run['run_id']}  {run['status']}  {when(run['created_at'])}")
     return printable("\n".join(lines if preview["examples"] else ["No run matches."]))

@@ -97,6 +97,14 @@ def children() -> list[psutil.Process]:
     return found
 
 
+def end_children(level: int) -> None:
+    """Wait until the sandbox has ended what its graphs left behind. Without a sandbox, nothing else knows these processes."""
+    if level == 2:
+        wait_until(lambda: not children(), what="the end of a killed host's children")
+    for child in children():
+        child.kill()
+
+
 def check_counted(sdk: SyncLangGraphClient, thread_id: str, parts: list[Any], steps: int) -> None:
     """The run waits for its answer, with each step in the state once, each checkpoint once, and each event once."""
     ids = [int(part.id) for part in parts]
@@ -116,7 +124,7 @@ def check_counted(sdk: SyncLangGraphClient, thread_id: str, parts: list[Any], st
     "phases", [["interrupt", "end"], pytest.param(["begin", "step"], marks=pytest.mark.release)]
 )
 def test_a_run_goes_on_whenever_its_host_is_killed(
-    stack: Stack, sdk: SyncLangGraphClient, phases: list[str]
+    level: int, stack: Stack, sdk: SyncLangGraphClient, phases: list[str]
 ) -> None:
     thread_id = sdk.threads.create()["thread_id"]
     parts = list(
@@ -137,7 +145,7 @@ def test_a_run_goes_on_whenever_its_host_is_killed(
     (notes,) = stack.data_dir.glob(f"revisions/*/home/{thread_id}")
     assert notes.read_text().split() == (["0", "1", "1", "2"] if "step" in phases else ["0", "1", "2"])
     check_counted(sdk, thread_id, parts, 3)
-    wait_until(lambda: not children(), what="the end of a killed host's children")
+    end_children(level)
 
 
 def test_a_checkpoint_that_is_committed_while_its_host_is_killed_is_there_once(
@@ -227,9 +235,6 @@ def test_a_host_ends_with_its_runner_while_its_loop_is_blocked(
     _, alive = psutil.wait_procs(hosts, 5)
 
     assert not alive
-    if level == 2:
-        wait_until(lambda: not children())
-    for child in children():
-        child.kill()
+    end_children(level)
     sdk.runs.cancel(*run, wait=True)
     assert sdk.runs.get(*run)["status"] == "interrupted"

@@ -24,13 +24,17 @@ PACKAGES = "graphs"  # the folder with the lock file of LangGraph for JavaScript
 
 
 def project(directory: Path, packages: str = PACKAGES) -> Path:
-    """Return a copy of the sample project in a directory, with the packages of a lock file and prepared modules."""
+    """Return a copy of the sample project in a directory, with the packages of a lock file.
+
+    Its modules are prepared if the packages are those that the whole project needs.
+    """
     copy = directory / "project"
     shutil.copytree(PROJECT, copy)
     place = javascript.installed(packages)
     (copy / "node_modules").symlink_to(place / "node_modules")
     shutil.copy(place / "package.json", copy)
-    prepare(copy, {path.name: f"./{path.name}:graph" for path in PROJECT.glob("*.ts")})
+    if packages == PACKAGES:
+        prepare(copy, {path.name: f"./{path.name}:graph" for path in PROJECT.glob("*.ts")})
     return copy
 
 

@@ -22,8 +22,8 @@ def without_prefixes(lines: list[str]) -> list[str]:
 def masked(text: str, varying: re.Pattern[str] = VARYING) -> list[str]:
     """Return the lines of a text with ids numbered in order of appearance, without what varies."""
     numbers: dict[str, str] = {}
-    text = IDS.sub(lambda found: numbers.setdefault(found[0], f"#{len(numbers) + 1}"), text)
-    text = PREFIXES.sub(r'"\1"', varying.sub("", text)).replace('"Speaker"', '"speaker"')
+    text = IDS.sub(lambda found: numbers.setdefault(found[0], f"#{len(numbers) + 1}"), varying.sub("", text))
+    text = PREFIXES.sub(r'"\1"', text).replace('"Speaker"', '"speaker"')
     return text.replace("BrokenError('it broke')", "BrokenError: it broke").split("\n")
 
 

@@ -252,7 +252,8 @@ export class Execution {
 
   async *#plain(graph, options) {
     for await (const chunk of await graph.stream(this.#graphInput(), options)) {
-      yield options.subgraphs ? chunk : [[], ...chunk];
+      // LangGraph 1.0 gives the root's namespace an empty name after a fork.
+      yield options.subgraphs ? [chunk[0].filter(Boolean), ...chunk.slice(1)] : [[], ...chunk];
     }
   }
 

@@ -250,7 +250,7 @@ scenario("an MCP server's provider is found, and its users' grants are listed an
   await heading(page, "No such grant").waitFor();
 });
 
-scenario("a key is made and shown once, changed and revoked", async (it) => {
+scenario("a key is made and shown once, changed and revoked, and the audit log tells so", async (it) => {
   const { page, open, unique, check } = it;
   const name = unique("key");
   await open("/keys");
@@ -279,6 +279,9 @@ scenario("a key is made and shown once, changed and revoked", async (it) => {
   await button(page, `Revoke ${name}`).click();
   await button(dialog(page), "Revoke").click();
   await row(page, name).getByText("revoked").waitFor();
+  await page.goto(`${it.url}/#/audit?action=key`);
+  for (const words of ["key created, role read", "key changed", "key revoked"]) await row(page, name).getByText(words).waitFor();
+  await check();
 });
 
 scenario("an organization is made, acted in, and deleted once its name is typed", async (it) => {

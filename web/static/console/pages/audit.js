@@ -6,8 +6,8 @@ import { text } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
-import { entryInWords, markOf } from "../parts/audit.js";
-import { Ago, Button, Empty, ErrorBox, Field, Loading, Page, Pager, Select, Table } from "../parts/index.js";
+import { entryInWords } from "../parts/audit.js";
+import { Ago, Button, Empty, ErrorBox, Field, Loading, Page, Pager, Table } from "../parts/index.js";
 
 const PAGE = 50;
 const LOOK_AGAIN_MS = 10_000;
@@ -32,8 +32,10 @@ export default function AuditPage({ query }) {
 
   return html`
     <${Page} title="Audit log">
-      <div class="filters">
-        <${Select} label="What" value=${action ?? ""} options=${options} onChange=${(/** @type {string} */ value) => setQuery({ action: value, offset: null })} />
+      <div class="form-row">
+        <${Field} label="What"><select value=${action ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ action: event.currentTarget.value, offset: null })}>
+          ${options.map(({ value, label }) => html`<option key=${value} value=${value}>${label}</option>`)}
+        </select><//>
         <${Field} label="From"><input type="date" value=${since ?? ""} max=${until} onChange=${(/** @type {any} */ event) => setQuery({ since: event.currentTarget.value, offset: null })} /><//>
         <${Field} label="Until"><input type="date" value=${until ?? ""} min=${since} onChange=${(/** @type {any} */ event) => setQuery({ until: event.currentTarget.value, offset: null })} /><//>
         ${key && html`<${Button} onClick=${() => setQuery({ key: null, offset: null })}>By ${text(key, 40)} ×<//>`}
@@ -59,7 +61,7 @@ function startOf(day, later = 0) {
 const columns = () => [
   { title: "When", key: "at", cell: (/** @type {any} */ entry) => html`<${Ago} at=${entry.at} />` },
   { title: "Who", key: "actor", cell: actorOf },
-  { title: "What", key: "subject", cell: (/** @type {any} */ entry) => html`<i class=${`change-mark ${markOf(entry)}`} aria-hidden="true"></i> ${subjectOf(entry)} ${text(entryInWords(entry), 200)}` },
+  { title: "What", key: "subject", cell: (/** @type {any} */ entry) => html`${subjectOf(entry)} ${text(entryInWords(entry), 200)}` },
   ...(can("admin") ? [{ title: "Address", key: "address", cell: (/** @type {any} */ entry) => entry.address ?? html`<span class="quiet">none</span>` }] : []),
 ];
 

@@ -33,7 +33,7 @@ export function entryInWords({ action, detail }) {
     case "traffic.split": return `traffic split: ${servedInWords(detail.traffic, detail.traffic?.[0]?.revision_number)}`;
     case "traffic.aborted": return "traffic split aborted";
     case "preview.deleted": return `preview ${detail.preview} deleted`;
-    case "runs.bulk_started": return `${detail.operation} of ${detail.runs} runs started`;
+    case "runs.bulk_started": return `${detail.operation} of ${detail.runs} ${detail.runs === 1 ? "run" : "runs"} started`;
     case "runs.bulk_cancelled": return `${detail.operation} of runs stopped`;
     case "provider.created": return "OAuth provider created";
     case "provider.changed": return `OAuth provider changed: ${fields}`;
