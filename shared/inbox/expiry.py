@@ -37,7 +37,7 @@ from shared.inbox import answers, notices
 from shared.inbox.records import EXPIRY, QuestionClosed
 from shared.infra.arrays import uuids
 from shared.infra.postgres import Row, connection
-from shared.runs import creation, read
+from shared.runs import configurable, creation, read
 from shared.runs.create import Created
 from shared.runs.drafts import Creator
 from shared.settings import Settings
@@ -170,10 +170,7 @@ def _user_of_run(conn: Connection, question: Row) -> Mapping[str, Any] | None:
         run = read.get(conn, question["deployment_id"], question["run_id"], thread_id=question["thread_id"])
     except NotFound:
         return None
-    user: Mapping[str, Any] | None = (
-        run["kwargs"]["config"].get("configurable", {}).get("langgraph_auth_user")
-    )
-    return user
+    return configurable.user_of(run)
 
 
 def _mark_expired(conn: Connection, question: Row) -> bool:

@@ -8,7 +8,6 @@ any more is skipped, and its reason recorded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,7 +20,7 @@ from uuid_utils.compat import uuid7
 from shared.audit import Actor
 from shared.deployments import deployments
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Denied, Invalid, NotFound, Refused, RunyardError
+from shared.errors import Denied, Invalid, NotFound, Refused, RunyardError, Unavailable
 from shared.infra.postgres import Row, connection, dumps
 from shared.models import LIVE_RUN_STATUSES, UNSUCCESSFUL_RUN_STATUSES, RunStatus
 from shared.records import (
@@ -40,24 +39,23 @@ from shared.records import (
     or_null,
     record,
 )
-from shared.runs import cancel, creation, read
+from shared.runs import backlog, cancel, configurable, creation, read
 from shared.runs.create import Created
 from shared.runs.drafts import Creator, RunRequest
 from shared.runs.retry import RetryRun
-from shared.runs.signals import publish_cancels
+from shared.runs.signals import notify_next, publish_cancels
 from shared.settings import Settings
 from shared.sql import statement
-
-log = logging.getLogger(__name__)
 
 MOST_RUNS = 100_000  # of an operation
 EXAMPLES = 5
 HANDLED_AT_ONCE = 100  # runs that are read at once
 REMOVED_AT_ONCE = 20
+INTERNAL_ERROR = "an internal error: see the log of the service"
 CANCEL_REASON = "a bulk operation cancelled the run"
 
 
-class Action(StrEnum):
+class BulkAction(StrEnum):
     RETRY = "retry"
     CANCEL = "cancel"
 
@@ -68,9 +66,9 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-STATUSES: dict[Action, tuple[RunStatus, ...]] = {
-    Action.RETRY: tuple(UNSUCCESSFUL_RUN_STATUSES),
-    Action.CANCEL: tuple(LIVE_RUN_STATUSES),
+STATUSES: dict[BulkAction, tuple[RunStatus, ...]] = {
+    BulkAction.RETRY: tuple(UNSUCCESSFUL_RUN_STATUSES),
+    BulkAction.CANCEL: tuple(LIVE_RUN_STATUSES),
 }
 
 COUNTS = ("total", "waiting", "done", "skipped", "failed")
@@ -78,7 +76,7 @@ OPERATION = Record(
     "BulkOperation",
     {
         "id": RecordField(ID),
-        "action": RecordField(one_of(*Action)),
+        "action": RecordField(one_of(*BulkAction)),
         "where": RecordField(OBJECT, ("criteria",), lambda row: row["criteria"]),
         "revision_id": RecordField(ID_OR_NULL),
         "force": RecordField(BOOLEAN),
@@ -121,13 +119,13 @@ _REMOVE_OLD = statement("bulk.remove_old")
 class Selection:
     """The runs that an operation is about: the filters of a search, and its condition in SQL with the values."""
 
-    action: Action
+    action: BulkAction
     criteria: Mapping[str, Any]
     condition: str
     values: Mapping[str, Any]
 
 
-def select(deployment_id: UUID, action: Action, criteria: Mapping[str, Any]) -> Selection:
+def select(deployment_id: UUID, action: BulkAction, criteria: Mapping[str, Any]) -> Selection:
     """Return the selection of a search's filters. Raises Invalid for a status that the action cannot handle."""
     fitting = STATUSES[action]
     status = [RunStatus(one) for one in criteria.get("status") or fitting]
@@ -261,25 +259,28 @@ class Handling:
 def handle(operation_id: UUID, row: Row, settings: Settings) -> None:
     """Retry or cancel one run of an operation, and record the outcome.
 
-    Raises Unavailable: the run is handled later. Another error than a refusal is recorded as `failed`.
+    A refusal is recorded as `skipped`, another error as `failed`. Raises Unavailable: the run is handled later.
     """
     handling = Handling(operation_id, row)
     try:
-        if row["action"] == Action.RETRY:
+        if row["action"] == BulkAction.RETRY:
             _retry(handling, settings)
         else:
             _cancel(handling, settings)
     except _NotNext:
         return
-    except (Refused, Denied) as error:
+    except Unavailable:
+        raise
+    except RunyardError as error:
+        outcome = Outcome.SKIPPED if isinstance(error, Refused | Denied) else Outcome.FAILED
         with connection() as conn:
-            handling.record(conn, Outcome.SKIPPED, error.message)
+            handling.record(conn, outcome, error.message)
 
 
-def fail(operation_id: UUID, row: Row, reason: str) -> None:
+def fail(operation_id: UUID, row: Row) -> None:
     """Record that an unexpected error ended the handling of a run."""
     with connection() as conn:
-        Handling(operation_id, row).record(conn, Outcome.FAILED, reason)
+        Handling(operation_id, row).record(conn, Outcome.FAILED, INTERNAL_ERROR)
 
 
 def _retry(handling: Handling, settings: Settings) -> None:
@@ -289,7 +290,7 @@ def _retry(handling: Handling, settings: Settings) -> None:
         failed = read.get(conn, deployment.id, row["run_id"], thread_id=row["thread_id"])
     creator = Creator(
         deployment,
-        user=failed["kwargs"]["config"].get("configurable", {}).get("langgraph_auth_user"),
+        user=configurable.user_of(failed),
         max_pending_per_thread=settings.max_pending_per_thread,
         event_retention_seconds=settings.event_retention_seconds,
     )
@@ -315,4 +316,6 @@ def _cancel(handling: Handling, settings: Settings) -> None:
             conn, row["deployment_id"], row["thread_id"], row["run_id"], reason=CANCEL_REASON
         )
         handling.record(conn, Outcome.DONE)
+        next_run = backlog.next_of(conn, row["deployment_id"], row["thread_id"])
     publish_cancels([stopped], settings.event_retention_seconds)
+    notify_next(next_run)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from shared.infra import trace_context
+from shared.infra.postgres import Row
 
 AUTH = "langgraph_auth_"
 LIBRARY = "__pregel_"
@@ -48,6 +49,14 @@ class RunIdentity:
 ANONYMOUS: Mapping[str, Any] = {
     field.name: field.default for field in fields(RunIdentity) if field.name.startswith(AUTH)
 }
+
+
+def user_of(run: Row) -> Mapping[str, Any] | None:
+    """Return the user document of a stored run, or None if no user code was called."""
+    user: Mapping[str, Any] | None = (
+        run["kwargs"]["config"].get("configurable", {}).get("langgraph_auth_user")
+    )
+    return user
 
 
 def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -228,7 +228,7 @@ def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
 def bulk_operation(deployment: DeploymentRef) -> UUID:
     """Insert an operation that retries the deployment's failed runs. Returns its id."""
     with connection() as conn:
-        selection = bulk.select(deployment.id, bulk.Action.RETRY, {})
+        selection = bulk.select(deployment.id, bulk.BulkAction.RETRY, {})
         return bulk.create(conn, deployment.id, selection, by=Actor("aaaa", "ci"), rate=1)
 
 

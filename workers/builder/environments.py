@@ -65,9 +65,7 @@ class Environment:
     workspace: Workspace
     manifest: Manifest
     requirements: Requirements | Resolved  # as text, what the revision stores
-    packages: (
-        Path | None
-    )  # the environment with the shared wheels, or the folder of a shared set of npm packages
+    packages: Path | None  # the environment with shared wheels, or the folder of a shared set of npm
     python_version: str | None  # None: of a JavaScript project
     inputs: str = ""  # digest of the resolver's inputs
     node: Runtime | None = None  # of a JavaScript project

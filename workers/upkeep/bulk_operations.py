@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from uuid import UUID
 
 import gevent
 from gevent.pool import Pool
 
-from shared.errors import RunyardError, Unavailable
+from shared.errors import Unavailable
 from shared.infra.postgres import Row, connection
 from shared.runs import bulk
 from shared.settings import Settings
@@ -50,33 +51,24 @@ class BulkOperations:
     def _work_through(self, operation_id: UUID) -> None:
         until = time.monotonic() + TURN_SECONDS
         try:
-            while time.monotonic() < until and self._handle_some(operation_id):
-                pass
+            while time.monotonic() < until and (rows := self._next(operation_id)):
+                begun = time.monotonic()
+                for row in rows:
+                    try:
+                        bulk.handle(operation_id, row, self._settings)
+                    except Unavailable:
+                        raise
+                    except Exception:  # outermost loop over the runs: one that fails must not stop the others
+                        log.exception("bulk operation %s: run %s", operation_id, row["run_id"])
+                        bulk.fail(operation_id, row)
+                gevent.sleep(max(0.0, len(rows) / rows[0]["rate"] - (time.monotonic() - begun)))
         except Unavailable as error:
             log.warning("bulk operation %s: continues later: %s", operation_id, error)
         finally:
             self._handled.discard(operation_id)
 
-    def _handle_some(self, operation_id: UUID) -> bool:
-        """Handle the runs of about one second. Returns False if none is left."""
-        begun = time.monotonic()
+    def _next(self, operation_id: UUID) -> Sequence[Row]:
+        """Return the runs of about one second."""
         with connection() as conn:
             rows = bulk.next_runs(conn, operation_id, limit=bulk.HANDLED_AT_ONCE)
-        rows = rows[: math.ceil(rows[0]["rate"])] if rows else []
-        for row in rows:
-            self._handle(operation_id, row)
-        if rows:
-            gevent.sleep(max(0.0, len(rows) / rows[0]["rate"] - (time.monotonic() - begun)))
-        return bool(rows)
-
-    def _handle(self, operation_id: UUID, row: Row) -> None:
-        try:
-            bulk.handle(operation_id, row, self._settings)
-        except Unavailable:
-            raise
-        except RunyardError as error:
-            log.warning("bulk operation %s: run %s: %s", operation_id, row["run_id"], error)
-            bulk.fail(operation_id, row, error.message)
-        except Exception:  # outermost loop over the runs: one that fails must not stop the others
-            log.exception("bulk operation %s: run %s", operation_id, row["run_id"])
-            bulk.fail(operation_id, row, "an internal error: see the log of the service")
+        return rows[: math.ceil(rows[0]["rate"])] if rows else []

@@ -9,14 +9,14 @@ from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.access.api_keys import USER_PREFIX
-from shared.audit import Action as AuditAction
+from shared.audit import Action
 from shared.deployments import traffic
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Forbidden, Invalid
 from shared.infra.postgres import connection
 from shared.records import BOOLEAN, COUNT, listed, record
 from shared.runs import bulk, read
-from shared.runs.bulk import Action, Outcome
+from shared.runs.bulk import BulkAction, Outcome
 from web.deployment_api.runs.read import RunFilters
 from web.gate.audit import actor, record_action
 from web.gate.context import allow, caller, deployment
@@ -42,7 +42,7 @@ class BulkBody(fields.Schema):
         "dry_run": True,
     }
 
-    action = fields.OneOf(*Action, required=True)
+    action = fields.OneOf(*BulkAction, required=True)
     where = fields.Nested(Where, required=True)
     dry_run = fields.StrictBoolean(load_default=False)
     rate = fields.StrictNumber(
@@ -82,7 +82,7 @@ def start_bulk(body: dict[str, Any]) -> Response:
     """
     serving = _require_operator()
     criteria = {name: value for name, value in body["where"].items() if value not in (None, [], {})}
-    selection = bulk.select(serving.id, Action(body["action"]), criteria)
+    selection = bulk.select(serving.id, BulkAction(body["action"]), criteria)
     with connection() as conn:
         if body["dry_run"]:
             count, examples = bulk.preview(conn, selection)
@@ -103,7 +103,7 @@ def start_bulk(body: dict[str, Any]) -> Response:
         row = bulk.get(conn, serving.id, operation_id)
         record_action(
             conn,
-            AuditAction.BULK_STARTED,
+            Action.BULK_STARTED,
             serving.name,
             deployment_id=serving.id,
             operation_id=operation_id,
@@ -192,7 +192,7 @@ def stop_bulk(operation_id: UUID) -> Response:
         if before["status"] != row["status"]:
             record_action(
                 conn,
-                AuditAction.BULK_CANCELLED,
+                Action.BULK_CANCELLED,
                 serving.name,
                 deployment_id=serving.id,
                 operation_id=operation_id,

@@ -1,8 +1,9 @@
 """Node and our tools for it on this machine: installed once, shared by all JavaScript environments.
 
-Node comes from a pinned wheel of the operator's Python index, or from a directory of the operator. The tools come from the npm registry by the lock file of
-this package, without install scripts: the loader of TypeScript, and package managers of several major versions. No code
-of a deployment runs during either installation, and no sandbox can write to the folders.
+Node comes from a pinned wheel of the operator's Python index, or from a directory of the operator. The tools come from
+the npm registry by the lock file of this package, without install scripts: the loader of TypeScript, and package
+managers of several major versions. No code of a deployment runs during either installation, and no sandbox can write to
+the folders.
 """
 
 from __future__ import annotations

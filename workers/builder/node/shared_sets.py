@@ -21,7 +21,7 @@ import orjson
 from shared.settings import Settings
 from workers.builder.config.javascript import MANAGER_SETTINGS, PACKAGE, NodeProject, lock_content
 from workers.builder.node import runtime
-from workers.builder.node.resolved import NO_COMMANDS, Resolved
+from workers.builder.node.resolved import NO_COMMANDS, SCRIPTS, Resolved
 from workers.builder.node.runtime import Runtime
 from workers.builder.python.packages import Packages
 from workers.builder.steps import WriteLine
@@ -41,7 +41,6 @@ DEPENDENCIES = (
 )  # fmt: skip
 # Packages that work without their install script: it looks for a faster program, or prints something.
 SCRIPTLESS = frozenset({"core-js", "core-js-pure", "esbuild", "fsevents", "protobufjs"})
-LIFECYCLE = ("preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare")
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def _reduced(tree: SourceTree, folder: PurePosixPath) -> bytes | None:
     try:
         package = orjson.loads(tree.content(folder / PACKAGE))
         scripts = package.get("scripts") or {}
-        if package.get("workspaces") or any(name in scripts for name in LIFECYCLE):
+        if package.get("workspaces") or SCRIPTS & scripts.keys():
             return None
         return orjson.dumps({key: package[key] for key in DEPENDENCIES if package.get(key)})
     except (ValueError, AttributeError, TypeError):
