@@ -41,10 +41,8 @@ TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
 READING_SECONDS = 0.01  # longest time of reading a host's socket before other greenlets run
 PAUSE_SECONDS = 0.0001  # not 0: gevent would resume this greenlet many times before checking sockets
-ABORTED = (
-    -signal.SIGABRT,
-    128 + signal.SIGABRT,
-)  # exit codes; the second one is how the sandbox reports a signal
+# Exit codes of a host that aborts. The second one is how the sandbox reports the signal.
+ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 # Errors that reading a frame can raise when user code has taken over the sending process.
 MALFORMED_FRAME_ERRORS = (
     frames.BadFrame,

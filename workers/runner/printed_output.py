@@ -28,9 +28,8 @@ class PrintedOutput:
         self._stream = stream
         self._write = write
         self._has_heap = has_heap  # a JavaScript host, which may print a report
-        self._held: list[
-            bytes
-        ] = []  # the lines of a report so far, or an empty line, which may precede a report
+        # The lines of a report so far, or an empty line, which may precede a report.
+        self._held: list[bytes] = []
         self._is_report = False
         self._is_dropping = False  # the host has ended with a report
         self._reported = Event()  # the reason has been read, or everything
