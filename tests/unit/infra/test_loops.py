@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+import gevent
 import pytest
 
 from shared.errors import Unavailable
@@ -18,7 +19,15 @@ class Loop:
         self.pauses: list[float | str] = []
         self._ends: Iterator[Exception | None] = iter(ends)
         self._left = len(ends)
-        patch.setattr(loops.gevent, "sleep", self.pauses.append)
+        self._greenlet, self._sleep = gevent.getcurrent(), gevent.sleep
+        patch.setattr(loops.gevent, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        """Record the pause. Greenlets and threads of other tests sleep, so that they do not use up the processor."""
+        if gevent.getcurrent() is self._greenlet:
+            self.pauses.append(seconds)
+        else:
+            self._sleep(seconds)
 
     def step(self) -> None:
         self._left -= 1

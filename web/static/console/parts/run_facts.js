@@ -25,7 +25,7 @@ export function RunFacts({ name, run, threadName, assistant }) {
     <dl class="run-facts">
       <dt>Run</dt><dd><${Id} value=${run.run_id} /></dd>
       <dt>Thread</dt><dd><a href=${href(["d", name, "threads", run.thread_id])}>${threadName}</a> <${Id} value=${run.thread_id} /></dd>
-      <dt>Assistant</dt><dd><a href=${href(["d", name, "assistants", run.assistant_id])}>${assistantName(assistant ?? { graph_id: graph })}</a>${graph && assistantName(assistant) !== graph && html` <span class="quiet">graph ${plain(String(graph).slice(0, 100))}</span>`}</dd>
+      <dt>Assistant</dt><dd><a href=${href(["d", name, "assistants", run.assistant_id])}>${assistantName(assistant ?? { graph_id: graph })}</a>${graph && assistant && assistantName(assistant) !== graph && html` <span class="quiet">graph ${plain(String(graph).slice(0, 100))}</span>`}</dd>
       ${run.revision_id && html`<dt>Revision</dt><dd><${Revision} name=${name} id=${run.revision_id} /></dd>`}
       <dt>Created</dt><dd><${Ago} at=${run.created_at} />${waited !== null && waited >= 0 && html`, waited ${duration(waited)}`}</dd>
       ${run.started_at && html`<dt>Duration</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` in ${run.attempts.length + 1} attempts, with the time between them`}</dd>`}
