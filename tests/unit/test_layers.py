@@ -69,6 +69,7 @@ FLOORS = {
         {"crons", "thread_stream", "thread_copies", "protocol"},
         {"thread_updates"},
         {"inbox"},
+        {"replays"},
         {"removal"},
         {"access"},
     ),
