@@ -65,6 +65,51 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 3);
 });
 
+scenario("all runs that match are retried, after a dry run", async (it) => {
+  const { page, open } = it;
+  const [batch, id] = [it.unique("batch"), await thread(it)];
+  for (const on of [id, id, await thread(it)]) await ended(it, await start(it, on, { assistant_id: "fails", input: {}, metadata: { batch } }));
+  await open(at(it, `/runs?metadata=batch%3D${batch}`));
+  await page.getByText("3 runs", { exact: true }).waitFor();
+  await page.getByRole("button", { name: "Retry matching runs…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Retry matching runs" });
+  await dialog.getByText("3 runs match.").waitFor();
+  await dialog.getByText("error, timeout, interrupted").waitFor();
+  assert.equal(await dialog.getByRole("listitem").count(), 3);
+  await dialog.getByLabel("Runs per second").fill("50");
+  await it.check();
+  await dialog.getByRole("button", { name: "Retry 3 runs" }).click();
+  await page.getByRole("heading", { name: "Retry of 3 runs" }).waitFor();
+  await page.getByText("3 of 3: 2 done, 1 skipped").waitFor();
+  await page.getByText("done", { exact: true }).first().waitFor();
+  await page.getByRole("combobox", { name: "Outcome" }).selectOption("skipped");
+  await page.getByRole("row").filter({ hasText: "force" }).waitFor();
+  await page.getByRole("link", { name: /^Run\s/ }).nth(1).waitFor({ state: "detached" });
+  await page.getByRole("link", { name: "Bulk operations" }).click();
+  await page.getByRole("row").filter({ hasText: `batch=${batch}` }).getByText("3 of 3: 2 done, 1 skipped").waitFor();
+});
+
+scenario("a bulk operation is stopped", async (it) => {
+  const { page, open } = it;
+  const [batch, id] = [it.unique("batch"), await thread(it)];
+  const waiting = [];
+  for (let n = 0; n < 4; n++) waiting.push(await start(it, id, { assistant_id: "sleeps", input: {}, after_seconds: 3_600, metadata: { batch } }));
+  await open(at(it, `/runs?metadata=batch%3D${batch}&status=pending`));
+  await page.getByText("4 runs", { exact: true }).waitFor();
+  assert.equal(await page.getByRole("button", { name: "Retry matching runs…" }).count(), 0);
+  await page.getByRole("button", { name: "Cancel matching runs…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Cancel matching runs" });
+  await dialog.getByLabel("Runs per second").fill("1");
+  await dialog.getByRole("button", { name: "Cancel 4 runs" }).click();
+  await page.getByRole("heading", { name: "Cancellation of 4 runs" }).waitFor();
+  await page.getByRole("button", { name: "Stop…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Stop", exact: true }).click();
+  await page.getByRole("button", { name: "Stop…" }).waitFor({ state: "detached" });
+  await page.getByText("cancelled", { exact: true }).first().waitFor();
+  assert.ok((await runOf(it, waiting.at(-1))).status === "pending");
+  await it.api("POST", at(it, "/runs/cancel"), { thread_id: id, run_ids: waiting.map(({ run_id }) => run_id) });
+});
+
 scenario("a run that asked waits for an answer until there is one", async (it) => {
   const { page, open } = it;
   const id = await thread(it);
@@ -239,6 +284,9 @@ scenario("who may only read sees runs, and cancels none", async (it) => {
   await open(at(it, `/runs?thread=${id}`), { key });
   await page.getByText("ValueError: boom happened").waitFor();
   assert.equal(await page.getByRole("button", { name: "Retry" }).count(), 0);
+  await page.getByRole("link", { name: "Bulk operations" }).click();
+  await page.getByRole("heading", { name: "Bulk operations" }).waitFor();
+  assert.equal(await page.getByRole("button", { name: "Stop" }).count(), 0);
   await open(pageOf(it, run), { key });
   await page.getByText("boom happened").first().waitFor();
   assert.equal(await page.getByRole("button", { name: /Retry|Cancel/ }).count(), 0);

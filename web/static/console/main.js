@@ -14,7 +14,11 @@ import { SignIn } from "./parts/sign_in.js";
 
 /** @typedef {{path: string, load: () => Promise<any>, nav?: {label: string, at: "service" | "deployment", path: string, role?: string, count?: { value: number | null }}}} Route */
 
-/** In alphabetical order of their paths; `nav` has a page in the navigation. @type {Route[]} */
+/**
+ * In alphabetical order of their paths, but a fixed part precedes a parameter: the first route that matches is shown. `nav` has a page in the
+ * navigation.
+ * @type {Route[]}
+ */
 const ROUTES = [
   { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
   { path: "/audit", load: () => import("./pages/audit.js"), nav: { label: "Audit log", at: "service", path: "/audit" } },
@@ -23,6 +27,7 @@ const ROUTES = [
   { path: "/d/:name/crons", load: () => import("./pages/crons.js"), nav: { label: "Crons", at: "deployment", path: "/d/:name/crons" } },
   { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", path: "/d/:name/playground" } },
   { path: "/d/:name/runs", load: () => import("./pages/runs.js"), nav: { label: "Runs", at: "deployment", path: "/d/:name/runs" } },
+  { path: "/d/:name/runs/bulk(/:operation)", load: () => import("./pages/bulk_operations.js") },
   { path: "/d/:name/runs/:thread/:run", load: () => import("./pages/run.js") },
   { path: "/d/:name/store", load: () => import("./pages/store.js"), nav: { label: "Store", at: "deployment", path: "/d/:name/store" } },
   { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", path: "/d/:name/threads" } },

@@ -7,6 +7,7 @@ import { useAssistants } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
+import { StartBulk } from "../parts/bulk.js";
 import { ChoiceFilter, FilterBar, PageBar, TextFilter } from "../parts/filter_bar.js";
 import { PERIODS, filterOf, since } from "../parts/filters.js";
 import { RunTable } from "../parts/run_table.js";
@@ -48,14 +49,16 @@ export default function RunsPage({ params, query }) {
   const isInvalid = Object.keys(errors).length > 0;
   const { data, error, loading, reload } = useResource(async (signal) => {
     if (isInvalid) return null;
-    const answer = await deployment(name).respond("POST", "/runs/search", { body: { ...body, since: since(query.since), ...(query.until && { until: query.until }), limit: LIMIT, offset }, signal });
+    const answer = await deployment(name).respond("POST", "/runs/search", { body: { ...whereOf(), limit: LIMIT, offset }, signal });
     const total = answer.headers.get("x-pagination-total");
     return { runs: await answer.json(), total: total === null ? null : Number(total) };
   }, [name, JSON.stringify(query)], { every: LOOK_AGAIN_MS });
   const choices = [{ value: "", label: "Any assistant" }, ...[...useAssistants(name).values()].map((each) => ({ value: each.assistant_id, label: labelOf(each) }))];
+  const whereOf = () => ({ ...body, since: since(query.since), ...(query.until && { until: query.until }) });
+  const actions = html`<a href=${href(["d", name, "runs", "bulk"])}>Bulk operations</a>${can("run") && !isInvalid && html`<${StartBulk} name=${name} whereOf=${whereOf} />`}`;
 
   return html`
-    <${Page} title="Runs" crumbs=${[{ label: name }]}>
+    <${Page} title="Runs" crumbs=${[{ label: name }]} actions=${actions}>
       <${Queue} name=${name} onChange=${reload} />
       <${FilterBar} label="Search runs">
         <${ChoiceFilter} label="Status" name="status" value=${query.status} options=${STATUSES} />

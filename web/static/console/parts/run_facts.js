@@ -26,7 +26,7 @@ export function RunFacts({ name, run, threadName, assistant }) {
       <dt>Run</dt><dd><${Id} value=${run.run_id} /></dd>
       <dt>Thread</dt><dd><a href=${href(["d", name, "threads", run.thread_id])}>${threadName}</a> <${Id} value=${run.thread_id} /></dd>
       <dt>Assistant</dt><dd><a href=${href(["d", name, "assistants", run.assistant_id])}>${assistantName(assistant ?? { graph_id: graph })}</a>${graph && assistant && assistantName(assistant) !== graph && html` <span class="quiet">graph ${plain(String(graph).slice(0, 100))}</span>`}</dd>
-      ${run.revision_id && html`<dt>Revision</dt><dd><${Revision} name=${name} id=${run.revision_id} /></dd>`}
+      ${run.revision_id && html`<dt>Revision</dt><dd><${RunRevision} name=${name} id=${run.revision_id} /></dd>`}
       <dt>Created</dt><dd><${Ago} at=${run.created_at} />${waited !== null && waited >= 0 && html`, waited ${duration(waited)}`}</dd>
       ${run.started_at && html`<dt>Duration</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` in ${run.attempts.length + 1} attempts, with the time between them`}</dd>`}
       ${run.queue && html`<dt>Waits</dt><dd class="waits">${queueInWords(run.queue)}, for ${duration(run.queue.waiting_seconds)} so far</dd>`}
@@ -36,7 +36,7 @@ export function RunFacts({ name, run, threadName, assistant }) {
 }
 
 /** The number of a revision, with a link to it on the deployment's page. @param {{name: string, id: string}} props */
-function Revision({ name, id }) {
+export function RunRevision({ name, id }) {
   const deployment = useDeployment({ name });
   const { data } = useResource(async (signal) => (deployment ? control("GET", `/v2/deployments/${deployment.id}/revisions/${encodeURIComponent(id)}`, { signal }) : null), [deployment?.id, id]);
   if (!deployment || !data?.number) return html`<${Id} value=${id} />`;

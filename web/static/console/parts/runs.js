@@ -4,8 +4,8 @@ import { between } from "../core/format.js";
 
 /** @typedef {Record<string, any>} Run */
 
-const LIVE = new Set(["pending", "running"]);
-const UNSUCCESSFUL = new Set(["error", "timeout", "interrupted"]);
+export const LIVE = new Set(["pending", "running"]);
+export const UNSUCCESSFUL = new Set(["error", "timeout", "interrupted"]);
 
 /** @param {Run} run */
 export const isLive = (run) => LIVE.has(run.status);
