@@ -116,7 +116,9 @@ def purge_deleted(conn: Connection) -> list[Transition]:
 
 
 def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Transition]:
-    query = text("SELECT id FROM deployment WHERE organization_id = :id AND deleted_at IS NULL ORDER BY id")
+    query = text(
+        "SELECT id FROM listed_deployment WHERE organization_id = :id AND deleted_at IS NULL ORDER BY id"
+    )
     ids = conn.execute(query, {"id": organization_id}).scalars().all()
     return [moved for id in ids for moved in deletion.delete(conn, organization_id, id)]
 

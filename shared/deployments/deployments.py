@@ -326,7 +326,8 @@ def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> Row:
 def require(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
     """Raise NotFound unless the organization has the deployment and it is not being deleted."""
     query = text(
-        "SELECT 1 FROM deployment WHERE id = :id AND organization_id = :organization_id AND deleted_at IS NULL"
+        "SELECT 1 FROM listed_deployment"
+        " WHERE id = :id AND organization_id = :organization_id AND deleted_at IS NULL"
     )
     if conn.execute(query, {"id": deployment_id, "organization_id": organization_id}).first() is None:
         raise missing(deployment_id)
@@ -339,7 +340,7 @@ def missing(deployment_id: UUID) -> NotFound:
 def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     """Lock the deployment's row until the transaction ends and return it. Raises NotFound."""
     query = text(
-        "SELECT id, latest_revision_id, source_config FROM deployment WHERE id = :id"
+        "SELECT id, name, latest_revision_id, source_config FROM listed_deployment WHERE id = :id"
         " AND organization_id = :organization_id AND deleted_at IS NULL FOR UPDATE"
     )
     values = {"id": deployment_id, "organization_id": organization_id}

@@ -32,6 +32,7 @@ from shared.models.organizations import (
     SESSION,
 )
 from shared.models.questions import QUESTION, QUESTION_LINK
+from shared.models.replays import REPLAY, REPLAY_CASE
 from shared.models.runs import (
     ASSISTANT,
     ASSISTANT_VERSION,

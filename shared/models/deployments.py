@@ -49,6 +49,8 @@ DEPLOYMENT = Table(
     column("traffic_at", TIME, nullable=True),
     # rules for questions to people, in place of those of the revision's langgraph.json: see shared/inbox
     column("inbox", JSONB(none_as_null=True), nullable=True),
+    # the deployment whose past runs are replayed at this hidden one: see shared/replays/benches.py
+    column("replay_of", Uuid, ForeignKey("deployment.id", ondelete="CASCADE"), nullable=True),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
     column("deleted_at", TIME, nullable=True),
@@ -67,6 +69,7 @@ DEPLOYMENT = Table(
         unique=True,
         postgresql_where=text("deleted_at IS NULL AND agent_id IS NOT NULL"),
     ),
+    Index("ix_deployment_replay_of", "replay_of", postgresql_where=text("replay_of IS NOT NULL")),
     Index("ix_deployment_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
 )
 

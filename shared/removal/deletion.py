@@ -42,26 +42,29 @@ _CHUNKS = (
 
 
 def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Transition]:
-    """Hide the deployment and interrupt its revisions. The caller stops its runs next. Raises NotFound."""
+    """Hide the deployment and its benches, and interrupt its revisions. The caller stops its runs next. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     moved = revisions.interrupt_all(conn, deployment_id, reason=REASON)
     conn.execute(
-        text("UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status WHERE id = :id"),
+        text(
+            "UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status"
+            " WHERE (id = :id OR replay_of = :id) AND deleted_at IS NULL"
+        ),
         {"id": deployment_id, "status": DeploymentStatus.AWAITING_DELETE},
     )
     return moved
 
 
-def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
-    """Stop some runs of a deleted deployment. Returns an empty list when no more can be stopped."""
-    key = {"id": deployment_id, "reason": REASON, "limit": RUNS_AT_ONCE}
+def stop_runs(conn: Connection, deployment_id: UUID, *, reason: str = REASON) -> list[Displaced]:
+    """Stop some runs of a deleted deployment, or of the bench of an ended replay. Returns an empty list when no more can be stopped."""
+    key = {"id": deployment_id, "reason": reason, "limit": RUNS_AT_ONCE}
     stopped = [*_STOP_PENDING.rows(conn, **key, reserved=RESERVED), *_STOP_RUNNING.rows(conn, **key)]
     ended = [row["run_id"] for row in stopped if row["owner"] is None]
     if ended:
         folding.record(conn, ended)
-        webhooks.record(conn, ended, error=cancel_error("interrupt", REASON))
+        webhooks.record(conn, ended, error=cancel_error("interrupt", reason))
     return [
-        Displaced(row["run_id"], row["owner"], "interrupt", row["attempt"], row["seq_reserved"], REASON)
+        Displaced(row["run_id"], row["owner"], "interrupt", row["attempt"], row["seq_reserved"], reason)
         for row in stopped
     ]
 

@@ -25,6 +25,8 @@ from shared.infra.postgres import Driver, query
 FOLDER = Path(__file__).parent
 VIEWS = (
     "unblocked_run",
+    "listed_deployment",
+    "bench",
     "limited_deployment",
     "limited_key",
     "ended_run_usage",

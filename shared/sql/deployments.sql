@@ -20,10 +20,10 @@ ORDER BY a.preview IS NOT NULL LIMIT 1
 SELECT a.*, coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
 FROM (
     SELECT id, organization_id, name, pool, active_revision_id, traffic, CAST(NULL AS text) AS preview, created_at
-    FROM deployment WHERE name = :name AND deleted_at IS NULL
+    FROM listed_deployment WHERE name = :name AND deleted_at IS NULL
     UNION ALL
     SELECT d.id, d.organization_id, d.name, d.pool, p.revision_id, NULL, p.name, d.created_at
-    FROM deployment d JOIN preview p ON p.deployment_id = d.id
+    FROM listed_deployment d JOIN preview p ON p.deployment_id = d.id
     WHERE d.name = :previewed AND d.deleted_at IS NULL AND p.name = :preview
 ) a JOIN revision r ON r.id = a.active_revision_id
 WHERE (CAST(:organization_id AS uuid) IS NULL OR a.organization_id = :organization_id)
@@ -37,11 +37,11 @@ FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 WHERE d.id = :id AND d.deleted_at IS NULL
 
 -- name: get
-SELECT {columns} FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
+SELECT {columns} FROM listed_deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
 WHERE d.organization_id = :organization_id AND d.id = :id
 
 -- name: search
-SELECT {columns} FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
+SELECT {columns} FROM listed_deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
 WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL AND {condition}
 ORDER BY d.created_at DESC, d.id DESC LIMIT :limit OFFSET :offset
 
@@ -56,7 +56,7 @@ SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL)
 SELECT taking.revision_id FROM (
     SELECT d.id, d.updated_at, d.active_revision_id, d.traffic,
         (SELECT max(updated_at) FROM thread WHERE deployment_id = d.id) AS used_at
-    FROM deployment d WHERE d.pool = :pool AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
+    FROM listed_deployment d WHERE d.pool = :pool AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
     ORDER BY used_at DESC NULLS LAST, d.updated_at DESC LIMIT :limit
 ) AS d CROSS JOIN LATERAL (
     SELECT share.revision_id, share.percent

@@ -39,11 +39,17 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     FROM jsonb_each(CASE jsonb_typeof(usage) WHEN 'object' THEN usage END) AS m LIMIT 50
 $$;
 
+-- install: replay_key
+-- Stands for a key in the usage of replays. No key has this id.
+CREATE OR REPLACE FUNCTION replay_key() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 'replay' $$;
+
 -- install: ended_run_usage
 -- The usage of ended runs that are not folded, in the columns of `daily_usage`: for each run, a row with an empty model
--- that counts the run, and a row for each model that it called.
+-- that counts the run, and a row for each model that it called. The usage of a replay is that of the original deployment,
+-- under a key of its own.
 CREATE VIEW ended_run_usage AS
-SELECT e.id, d.organization_id, utc_date(e.ended_at) AS day, e.deployment_id, e.key_id, m.model, 1 AS runs,
+SELECT e.id, d.organization_id, utc_date(e.ended_at) AS day, coalesce(d.replay_of, e.deployment_id) AS deployment_id,
+    CASE WHEN d.replay_of IS NULL THEN e.key_id ELSE replay_key() END AS key_id, m.model, 1 AS runs,
     m.input_tokens, m.output_tokens, m.total_tokens
 FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
 CROSS JOIN LATERAL (
@@ -57,7 +63,8 @@ CREATE OR REPLACE FUNCTION tokens_today(of_kind text, of_id text) RETURNS numeri
         SELECT deployment_id, key_id, input_tokens + output_tokens AS tokens FROM figure
         WHERE step_seconds = 86400 AND at = date_trunc('day', now(), 'UTC')
         UNION ALL
-        SELECT deployment_id, key_id, input_tokens + output_tokens FROM ended_run_usage WHERE day = utc_date(now())
+        SELECT deployment_id, key_id, input_tokens + output_tokens FROM ended_run_usage
+        WHERE day = utc_date(now()) AND key_id <> replay_key()
     ) AS used
     WHERE CASE of_kind WHEN 'deployment' THEN CAST(used.deployment_id AS text) ELSE used.key_id END = of_id
 $$;
@@ -87,7 +94,7 @@ $$;
 
 -- install: sum_ended_runs
 -- Rows of `figure` for ended runs that are not folded, by each of these step sizes. Covers the runs of an organization, and
--- those with these ids; NULL means all. A run counts as created at its creation time, everything else at its end.
+-- those with these ids; NULL means all. Runs of replays do not count. A run counts as created at its creation time, everything else at its end.
 CREATE OR REPLACE FUNCTION sum_ended_runs(steps bigint[], of_organization uuid, of_ids bigint[])
 RETURNS TABLE (organization_id uuid, step_seconds int, at timestamptz, deployment_id uuid, key_id text,
     created bigint, success bigint, error bigint, timeout bigint, interrupted bigint, attempts bigint,
@@ -107,7 +114,7 @@ LANGUAGE sql STABLE AS $$
         histogram_of(array_agg(histogram_bucket(p.wait_seconds))),
         histogram_of(array_agg(histogram_bucket(p.duration_seconds))),
         histogram_of(array_agg(histogram_bucket(p.first_token_seconds)))
-    FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
+    FROM ended_run e JOIN listed_deployment d ON d.id = e.deployment_id
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(m.input_tokens), 0) AS input_tokens, coalesce(sum(m.output_tokens), 0) AS output_tokens
         FROM tokens_by_model(e.usage) AS m) AS u
@@ -216,7 +223,7 @@ GROUP BY at
 -- name: created_and_live
 -- The runs that have not ended, by the step in which they were created.
 SELECT date_bin(make_interval(secs => :step), r.created_at, to_timestamp(0)) AS at, count(*) AS n
-FROM run r JOIN deployment d ON d.id = r.deployment_id AND d.organization_id = :organization_id
+FROM run r JOIN listed_deployment d ON d.id = r.deployment_id AND d.organization_id = :organization_id
 WHERE is_live(r.status) AND r.created_at >= :since
   AND (CAST(:deployment_id AS uuid) IS NULL OR r.deployment_id = :deployment_id)
   AND (CAST(:key_id AS text) IS NULL OR r.key_id = :key_id)
@@ -232,7 +239,7 @@ FROM figures_since(:step, :since, :organization_id) GROUP BY deployment_id
 -- The newest unsuccessful runs of each deployment that have a row, by status and error class. An index finds them by the
 -- time of their end, however many runs have ended. The error class is the expression by which runs are searched.
 SELECT d.id AS deployment_id, d.name AS deployment, f.status, f.error, count(*) AS runs, max(f.ended_at) AS last_ended_at
-FROM deployment d CROSS JOIN LATERAL (
+FROM listed_deployment d CROSS JOIN LATERAL (
     SELECT status, CASE status WHEN 'error' THEN readable(error) ->> 'error' END AS error, ended_at FROM run
     WHERE deployment_id = d.id AND {unsuccessful} AND ended_at >= :since ORDER BY ended_at DESC LIMIT CAST(:most AS bigint)) f
 WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
@@ -256,7 +263,7 @@ WITH sums AS (
 )
 SELECT o.name AS organization, d.name AS deployment, s.*, coalesce(l.running, 0) AS running,
     coalesce(l.pending, 0) AS pending
-FROM deployment d JOIN organization o ON o.id = d.organization_id
+FROM listed_deployment d JOIN organization o ON o.id = d.organization_id
 LEFT JOIN sums s ON s.deployment_id = d.id LEFT JOIN live l ON l.deployment_id = d.id
 WHERE d.deleted_at IS NULL AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)
   AND (CAST(:deployment_id AS uuid) IS NULL OR d.id = :deployment_id)
@@ -267,7 +274,7 @@ ORDER BY o.name, d.name
 SELECT d.id, d.name, {status} AS status, d.pool, r.number AS revision_number,
     coalesce(l.running, 0) AS running, coalesce(l.waiting, 0) AS waiting,
     CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds
-FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
+FROM listed_deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE status = 'running') AS running, count(*) FILTER (WHERE status = 'pending') AS waiting,
         extract(epoch FROM now() - min(waiting_since(w.not_before, w.created_at)) FILTER (
@@ -332,7 +339,7 @@ GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT :limit
 -- name: budgets
 -- The deployments and keys with a budget, and the tokens that their runs have used today.
 SELECT b.*, coalesce(s.tokens, 0) AS spent FROM (
-    SELECT 'deployment' AS kind, CAST(id AS text) AS id, max_tokens_per_day, max_run_tokens FROM deployment
+    SELECT 'deployment' AS kind, CAST(id AS text) AS id, max_tokens_per_day, max_run_tokens FROM listed_deployment
     WHERE deleted_at IS NULL
     UNION ALL
     SELECT 'key', id, max_tokens_per_day, max_run_tokens FROM api_key

@@ -45,7 +45,7 @@ WITH live AS (
           FROM worker WHERE kind = 'runner') AS runner GROUP BY pool
 ), known AS (
     SELECT pool FROM live UNION SELECT pool FROM serving
-    UNION SELECT pool FROM deployment WHERE deleted_at IS NULL
+    UNION SELECT pool FROM listed_deployment WHERE deleted_at IS NULL
 )
 SELECT k.pool AS name, coalesce(s.runners, 0) AS runners, coalesce(s.draining, 0) AS draining,
     coalesce(s.silent, 0) AS silent,

@@ -222,7 +222,7 @@ LEFT JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assista
 
 -- name: deployments
 SELECT d.id, r.user_code IS NOT NULL AS has_user_code
-FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
+FROM listed_deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
   AND (CAST(:name AS text) IS NULL OR d.name = :name)
   AND EXISTS (SELECT FROM question q WHERE q.deployment_id = d.id)

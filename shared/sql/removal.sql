@@ -37,8 +37,9 @@ DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN (
 DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :limit)
 
 -- name: emptied_deployment
--- The deployment's last runs must be folded into its organization's figures before.
+-- The last runs of the deployment and of its benches must be folded into the organization's figures before.
 DELETE FROM deployment WHERE id = :id AND NOT EXISTS (SELECT FROM ended_run WHERE deployment_id = :id)
+  AND NOT EXISTS (SELECT FROM bench WHERE replay_of = :id)
 
 -- name: expired_threads
 -- The condition and the order are those of the index ix_thread_expires, so threads that have not expired or were already
@@ -73,6 +74,7 @@ WHERE d.deleted_at IS NULL AND r.status = ANY(:ends) AND r.id IS DISTINCT FROM d
   AND NOT EXISTS (SELECT FROM revision a WHERE a.id = d.active_revision_id
                   AND a.updated_at > now() - make_interval(secs => :settled_seconds))
   AND NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND revision_id = r.id AND is_live(status))
+  AND NOT EXISTS (SELECT FROM replay WHERE revision_id = r.id AND ended_at IS NULL)
   AND NOT takes_traffic(r.id, d.active_revision_id, d.traffic)
 ORDER BY r.id LIMIT :limit
 FOR UPDATE OF d SKIP LOCKED

@@ -42,6 +42,16 @@ WHERE r.cancel_requested IS NULL AND is_due(r.not_before) AND NOT EXISTS (
     -- planned by statistics, and with statistics of a quiet hour its plan reads the whole backlog for each pending run.
     OFFSET 0);
 
+-- install: listed_deployment
+-- All deployments but benches, the hidden deployments of replays (shared/replays/benches.py). Whatever lists, counts or
+-- changes deployments reads this view.
+CREATE VIEW listed_deployment AS
+SELECT * FROM deployment WHERE replay_of IS NULL;
+
+-- install: bench
+CREATE VIEW bench AS
+SELECT id, replay_of, pool FROM deployment WHERE replay_of IS NOT NULL;
+
 -- install: limited_deployment
 CREATE VIEW limited_deployment AS
 SELECT id, pool, max_concurrent_runs FROM deployment WHERE max_concurrent_runs IS NOT NULL;

@@ -106,6 +106,7 @@ def records(control: ControlPlane) -> dict[str, str]:
         "token_id": str(uuid4()),
         "token": "nobody-has-it",
         "question_id": str(uuid4()),
+        "replay_id": str(uuid4()),
         "link_id": str(uuid4()),
         "name": "no-preview",
     }

@@ -64,6 +64,7 @@ def _is_described(answer: dict[str, Any]) -> bool:
 CREATES_NOTHING = (
     "/answer",  # a question takes one answer
     "/build_logs",
+    "/cancel",
     "/deploy_logs",
     "/drain",
     "/interrupt",

@@ -101,6 +101,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "assistant_id": str(make.assistant(deployment.id, name="their-metadata")),
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "operation_id": str(make.bulk_operation(deployment)),
+        "replay_id": str(make.replay(deployment)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
         "question_id": str(question_id),

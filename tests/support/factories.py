@@ -39,6 +39,7 @@ from shared.models import (
     RunStatus,
     ThreadStatus,
 )
+from shared.replays import records as replays
 from shared.runs import bulk, finish
 from shared.threads.checkpoints import ClaimedRun, Write
 from shared.threads.state import EMPTY as EMPTY_STATE
@@ -230,6 +231,17 @@ def bulk_operation(deployment: DeploymentRef) -> UUID:
     with connection() as conn:
         selection = bulk.select(deployment.id, bulk.BulkAction.RETRY, {})
         return bulk.create(conn, deployment.id, selection, by=Actor("aaaa", "ci"), rate=1)
+
+
+def replay(deployment: DeploymentRef, **fields: Any) -> UUID:
+    """Insert a replay of the deployment's active revision, with its bench. Returns its id."""
+    revision_id = deployment.active_revision_id
+    assert revision_id is not None
+    request = replays.Request(**{"where": {}, "sample": 10, "seed": 1, **fields})
+    with connection() as conn:
+        return replays.create(
+            conn, deployment.id, deployment.name, revision_id, request, by=Actor("aaaa", "ci")
+        )
 
 
 def webhook_delivery(deployment: DeploymentRef, run_id: UUID, **columns: Any) -> UUID:

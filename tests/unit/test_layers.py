@@ -68,6 +68,7 @@ FLOORS = {
         {"thread_runs"},
         {"crons", "thread_stream", "thread_copies", "protocol"},
         {"thread_updates"},
+        {"replays"},
         {"inbox"},
         {"replays"},
         {"removal"},

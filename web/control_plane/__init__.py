@@ -15,6 +15,7 @@ from web.control_plane import (
     logs,
     organizations,
     providers,
+    replays,
     revisions,
     sign_in,
     traffic,
@@ -39,5 +40,6 @@ for resource in (
     audit.bp,
     inbox.bp,
     inbox_links.bp,
+    replays.bp,
 ):
     bp.register_blueprint(resource)

@@ -35,6 +35,7 @@ Section = Literal[
     "MCP and A2A",
     "Deployments",
     "Revisions",
+    "Replays",
     "Logs",
     "Organizations and keys",
     "OAuth providers",

@@ -1,4 +1,4 @@
-"""Add questions to people, the times of a run's nodes and calls, the audit log, and people who sign in."""
+"""Add questions to people, the times of a run's nodes and calls, the audit log, people who sign in, and replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- Questions to people, the times of a run's nodes and calls, the audit log, and people who sign in.
+-- Questions to people, the times of a run's nodes and calls, the audit log, people who sign in, and replays.
 
 CREATE TABLE question (
     question_id UUID NOT NULL,
@@ -90,6 +90,57 @@ CREATE TABLE bulk_run (
     CONSTRAINT fk_bulk_run_operation_id FOREIGN KEY(operation_id) REFERENCES bulk_operation (id) ON DELETE CASCADE
 );
 
+CREATE TABLE replay (
+    id UUID NOT NULL,
+    deployment_id UUID NOT NULL,
+    bench_id UUID,
+    revision_id UUID NOT NULL,
+    preview TEXT,
+    criteria JSONB NOT NULL,
+    sample BIGINT NOT NULL,
+    seed BIGINT NOT NULL,
+    tools TEXT NOT NULL,
+    live_tools JSONB NOT NULL,
+    models TEXT NOT NULL,
+    network BOOLEAN NOT NULL,
+    concurrency BIGINT NOT NULL,
+    max_tokens BIGINT,
+    max_cost DOUBLE PRECISION,
+    max_minutes DOUBLE PRECISION,
+    rule TEXT,
+    status TEXT DEFAULT 'preparing' NOT NULL,
+    reason TEXT,
+    verdict TEXT,
+    summary JSONB,
+    created_by JSONB,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_replay PRIMARY KEY (id),
+    CONSTRAINT fk_replay_deployment_id FOREIGN KEY(deployment_id) REFERENCES deployment (id) ON DELETE CASCADE,
+    CONSTRAINT fk_replay_bench_id FOREIGN KEY(bench_id) REFERENCES deployment (id) ON DELETE SET NULL
+);
+CREATE INDEX ix_replay_bench_id ON replay (bench_id);
+CREATE INDEX ix_replay_deployment_id ON replay (deployment_id, id);
+CREATE INDEX ix_replay_open ON replay (id) WHERE ended_at IS NULL;
+
+CREATE TABLE replay_case (
+    replay_id UUID NOT NULL,
+    position BIGINT NOT NULL,
+    run_id UUID NOT NULL,
+    thread_id UUID NOT NULL,
+    case_run_id UUID,
+    case_thread_id UUID,
+    outcome TEXT,
+    reason TEXT,
+    report JSONB,
+    comparison JSONB,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_replay_case PRIMARY KEY (replay_id, position),
+    CONSTRAINT fk_replay_case_replay_id FOREIGN KEY(replay_id) REFERENCES replay (id) ON DELETE CASCADE
+);
+CREATE INDEX ix_replay_case_open ON replay_case (replay_id, position) WHERE outcome IS NULL;
+CREATE INDEX ix_replay_case_run ON replay_case (case_run_id) WHERE case_run_id IS NOT NULL;
+
 CREATE TABLE account (
     id TEXT NOT NULL,
     issuer TEXT NOT NULL,
@@ -180,5 +231,8 @@ CREATE UNIQUE INDEX uq_question_open ON question (deployment_id, thread_id, inte
 
 -- These lock all users of the tables out, and therefore come last.
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS replay_of UUID
+    CONSTRAINT fk_deployment_replay_of REFERENCES deployment (id) ON DELETE CASCADE;
+CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of IS NOT NULL;
 ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
 ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;
