@@ -37,6 +37,8 @@ from shared.records import (
     record,
 )
 from shared.replays import benches
+from shared.replays.comparison import Outcome
+from shared.replays.summary import Verdict
 from shared.sql import statement
 
 REMOVED_AT_ONCE = 20
@@ -49,19 +51,6 @@ class Status(StrEnum):
     DONE = "done"
     CANCELLED = "cancelled"
     STOPPED = "stopped"
-    FAILED = "failed"
-
-
-class Outcome(StrEnum):
-    SAME = "same"
-    CHANGED = "changed"
-    DIVERGED = "diverged"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-
-
-class Verdict(StrEnum):
-    PASSED = "passed"
     FAILED = "failed"
 
 

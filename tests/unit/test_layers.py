@@ -70,7 +70,6 @@ FLOORS = {
         {"thread_updates"},
         {"replays"},
         {"inbox"},
-        {"replays"},
         {"removal"},
         {"access"},
     ),

@@ -18,8 +18,9 @@ from shared.hosts import calls
 from shared.infra.postgres import Row, connection
 from shared.models import ENDED_RUN_STATUSES
 from shared.removal import deletion
-from shared.replays import records
-from shared.replays.records import LIVE, RECORDED, Outcome, Request, Status
+from shared.replays import records, rules
+from shared.replays.comparison import Outcome
+from shared.replays.records import LIVE, RECORDED, Request, Status
 from shared.runs import signals
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW
 from web.gate.addresses import deployment_address
@@ -35,7 +36,6 @@ bp = RouteGroup("replays", section="Replays")
 
 MOST_RUNS = 10_000  # of a replay
 MOST_CONCURRENT = 32
-MAX_RULE = 2_000
 MAX_SEED = 2**31 - 1
 MAX_TOOLS, MAX_TOOL = 200, 256
 
@@ -116,7 +116,7 @@ class ReplayBody(fields.StrictSchema):
     max_minutes = fields.StrictNumber(minimum=0, maximum=60 * 24 * 30, allow_none=True)
     fail_on = fields.StrictString(
         min_length=1,
-        max_length=MAX_RULE,
+        max_length=rules.MAX_TEXT,
         allow_none=True,
         metadata={"description": "Conditions that fail the replay. Null: it only reports"},
     )
@@ -172,7 +172,9 @@ def _request(body: dict[str, Any]) -> Request:
         if "assistant_id" in where:
             raise Invalid("must not be given with assistant_id", loc=("body", "where", "assistant"))
         where["assistant_id"] = assistants.named_id(assistant)
-    seed = body.get("seed")
+    seed, rule = body.get("seed"), body.get("fail_on")
+    if rule is not None:
+        rules.parse(rule)
     return Request(
         where=where,
         sample=body["sample"],
@@ -186,7 +188,7 @@ def _request(body: dict[str, Any]) -> Request:
         max_tokens=body.get("max_tokens"),
         max_cost=body.get("max_cost"),
         max_minutes=body.get("max_minutes"),
-        rule=body.get("fail_on"),
+        rule=rule,
     )
 
 
