@@ -28,6 +28,8 @@ from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
 from .protocol.log import PROTOCOL, answered_interrupts, write_answered, write_requested
 from .protocol.transforming import transformed
+from .replays import interception
+from .replays.replay import Replay
 from .serialization import dumps, error_record, loads
 from .spans import CallTimes
 
@@ -74,6 +76,8 @@ class Execution:
         self._metadata = run_metadata(spec, versions["langgraph"])
         self._times = None if spec.get("temporary") else NodeTimes()
         self._checkpoints = self._make_checkpoints(stored)
+        replay = spec.get("replay")
+        self._replay = Replay(replay, entry.saver.serde) if replay else None
         request = StreamRequest.of(spec)
         self._modes, self._subgraphs = request.modes, request.subgraphs
         self._events = EventWriter(connection, id, request, max_bytes=limits.event_bytes)
@@ -134,6 +138,9 @@ class Execution:
         current_depth.set(self._spec.get("depth", 0))
         current_usage.set(self._calls)
         current_user.set(configurable_of(self._spec).get(AUTH_USER))
+        if self._replay is not None:
+            interception.install()
+            self._replay.enter()
         try:
             if not self._cancelled:
                 with traced_as(self._spec.get("langsmith_tracer")):
@@ -327,6 +334,7 @@ class Execution:
         outcome.usage = self._calls.by_model()
         outcome.first_token_ago = self._calls.first_token_ago()
         outcome.spans = self._calls.document(outcome.unfinished_tasks())
+        outcome.replay = self._replay and self._replay.report()
         shown_json = events.shown_json
         if shown_json is None and not events.shows_state:
             shown_json = dumps(events.shown)

@@ -11,6 +11,7 @@ runs. Its keys:
     limits                   size limits in bytes (`execution.ByteLimits`)
     auth                     {"path"} of the project's `Auth` object
     http                     the project's `http` configuration: `app`, `mount_prefix`
+    replay                   {"score"} of the project: the function that scores outputs
     secrets                  names of the variables whose values are masked in errors
 """
 
@@ -80,6 +81,7 @@ class Host:
         self._index: Any = None  # the store's index, if configured
         self._auth: Any = None  # the project's authorization, if configured
         self._app: Any = None  # the project's ASGI app, if configured
+        self._scorer: Any = None  # the project's scorer, if configured
         self._exchanges: Any = None
         self._is_stopping = False
         self._limits: Any = None
@@ -151,7 +153,7 @@ class Host:
         )
 
     def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
-        """Load the project's authorization and ASGI app. Raises LoadFailed. Imports only what the project uses."""
+        """Load the project's authorization, app and scorer. Raises LoadFailed. Imports only what the project uses."""
         if auth_config := self._config.get("auth"):
             from .project import auth
 
@@ -160,6 +162,10 @@ class Host:
             from .project import app
 
             self._app = app.App(app.load(location, modules), self._exchanges)
+        if location := (self._config.get("replay") or {}).get("score"):
+            from .replays import scoring
+
+            self._scorer = scoring.load(location, modules)
 
     def _start_app(self) -> None:
         if self._app is None:
@@ -291,6 +297,9 @@ class Host:
         if document["op"] == "embed":
             self._start_task(self._queries.answer_embed(self._connection, self._index, id, document))
             return
+        if document["op"] == "score":
+            self._start_task(self._answer_score(id, document))
+            return
         if document["op"] in ("authenticate", "authorize"):
             self._start_task(self._answer_auth(id, document))
             return
@@ -324,6 +333,12 @@ class Host:
         answer = {"failed": "this revision has no auth"}
         if self._auth is not None:
             answer = await self._auth.answer(document)
+        self._connection.send(frames.ANSWER, id, frames.pack([self._execution.dumps(answer)]))
+
+    async def _answer_score(self, id: bytes, document: dict[str, Any]) -> None:
+        answer = {"error": "this revision has no replay.score", "traceback": None}
+        if self._scorer is not None:
+            answer = await self._scorer.answer(document)
         self._connection.send(frames.ANSWER, id, frames.pack([self._execution.dumps(answer)]))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:

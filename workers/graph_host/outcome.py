@@ -53,6 +53,7 @@ class Outcome:
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, for any status
     first_token_ago: float | None = None  # seconds since a model first streamed a token
     spans: dict[str, Any] | None = None  # see spans.py; None: the run keeps none
+    replay: dict[str, Any] | None = None  # the report of a replay (replays/replay.py)
     waiting_interrupts: list[OpenInterrupt] = field(default_factory=list)  # of a successful run
 
     def __post_init__(self) -> None:
@@ -90,6 +91,7 @@ class Outcome:
             "usage": self.usage,
             "first_token_ago": self.first_token_ago,
             "spans": self.spans,
+            **({"replay": self.replay} if self.replay is not None else {}),
         }
 
     def unfinished_tasks(self) -> list[dict[str, Any]]:

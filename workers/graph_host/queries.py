@@ -6,10 +6,13 @@ ops and their other keys:
     state    `checkpoint` (null: the newest), `subgraphs`
     history  `limit`, `before` (checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: omit)
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
+    recording  `run_id`, `checkpoint_id` (root checkpoint that the run began from, or null): `replays/recordings.py`
     embed    `ops`: store operations as in `store.py`; without graph and thread
+    score    `input`, `reference`, `output`, `run`: a call of the project's scorer (`replays/scoring.py`); without graph
+             and thread
     authenticate, authorize  calls of the project's authorization (`project/auth.py`); without graph and thread
 
-The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the
+The answer to each op but `update` is one JSON document. An `update` stores nothing itself. Its answer contains the
 data to store, so that the runner can store it in one transaction.
 """
 
@@ -34,6 +37,7 @@ from .outcome import empty_record, interrupts_by_task, read_state, state_record
 from .output import current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
+from .replays.recordings import recording
 from .serialization import dumps, error_record, without_nul
 from .store import SemanticIndex
 
@@ -105,6 +109,8 @@ class Query:
                 return [dumps(await self._history(graph))]
             case "update":
                 return await self._update(graph)
+            case "recording":
+                return [dumps(await self._recording(graph))]
             case op:
                 return [refusal({"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"})]
 
@@ -137,6 +143,10 @@ class Query:
             if _is_unknown_subgraph(error):
                 return []
             raise
+
+    async def _recording(self, graph: Pregel) -> dict[str, Any]:
+        run_id, checkpoint_id = self._document["run_id"], self._document.get("checkpoint_id")
+        return await recording(self._entry.saver, graph, self._thread_id, run_id, checkpoint_id)
 
     async def _update(self, graph: Pregel) -> list[bytes]:
         document = self._document

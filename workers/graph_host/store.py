@@ -34,6 +34,7 @@ from .connection import Connection, Document
 from .loader import LoadFailed, load_attribute
 from .masking import masked
 from .output import current_run_id, short_traceback
+from .replays.overlay import current_overlay
 from .serialization import dumps, loads
 
 MAX_TEXTS = 1_000  # of one batch
@@ -47,7 +48,7 @@ class StoreFailed(Exception):
 
 
 class HostStore(BaseStore):
-    """Reads and writes the deployment's store on behalf of the current run or query."""
+    """Reads and writes the deployment's store on behalf of the current run or query. A replay keeps its writes."""
 
     supports_ttl = True
 
@@ -63,16 +64,18 @@ class HostStore(BaseStore):
         described = [_described(op) for op in requested]
         if self._index is not None:
             await self._index.aadd_vectors(described)
-        parts = await self._connection.ask(frames.ASK, _caller(), _document(described), [])
-        return _results(requested, parts)
+        sent = _sent(described)
+        parts = await self._connection.ask(frames.ASK, _caller(), _document(sent), []) if sent else []
+        return _results(requested, described, parts)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         requested = list(ops)
         described = [_described(op) for op in requested]
         if self._index is not None:
             self._index.add_vectors(described)
-        parts = self._connection.ask_blocking(frames.ASK, _caller(), _document(described), [])
-        return _results(requested, parts)
+        sent = _sent(described)
+        parts = self._connection.ask_blocking(frames.ASK, _caller(), _document(sent), []) if sent else []
+        return _results(requested, described, parts)
 
 
 def _caller() -> bytes:
@@ -121,10 +124,18 @@ def _described(op: Op) -> dict[str, Any]:
     raise ValueError(f"Unknown operation type: {type(op)}")
 
 
-def _results(ops: Sequence[Op], parts: Sequence[bytes]) -> list[Result]:
-    answer = loads(parts[0])
+def _sent(described: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the operations to send to the runner: in a replay, only the reads."""
+    overlay = current_overlay.get()
+    return described if overlay is None else overlay.reads(described)
+
+
+def _results(ops: Sequence[Op], described: Sequence[dict[str, Any]], parts: Sequence[bytes]) -> list[Result]:
+    answer = loads(parts[0]) if parts else []
     if isinstance(answer, dict):
         raise StoreFailed(answer["error"])
+    if (overlay := current_overlay.get()) is not None:
+        answer = overlay.answers(described, answer)
     return [_result(op, result) for op, result in zip(ops, answer, strict=True)]
 
 
