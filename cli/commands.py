@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, NewType, get_args, get_type_hints
 
 import typer
-from typer.core import TyperArgument, TyperOption
+from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.models import ArgumentInfo, Default
 
 from cli.client.access import find_address, find_key, find_tenant
@@ -184,13 +184,23 @@ _type_column: dict[type, Callable[[Any, Any], str | None]] = {
 TyperOption.display_type_rich = TyperArgument.display_type_rich = _type_in_help  # type: ignore[method-assign]
 
 
-def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:
+class StartsByDefault(TyperGroup):
+    """A group whose command `start` runs if the first word is no command: `replay NAME` is `replay start NAME`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+def new_app(help: str = "", *, completion: bool = False, group: type[TyperGroup] = TyperGroup) -> typer.Typer:
     """Return a group of commands.
 
     Without `help`, the docstring of the group's callback is its help text. `completion` adds the options that install
     shell completion.
     """
     return typer.Typer(
+        cls=group,
         help=help or Default(None),
         no_args_is_help=True,
         add_completion=completion,

@@ -7,6 +7,7 @@ from typing import Any
 
 # Scripts rely on these exit codes. `runyard deploy --help` and docs/reference/cli.md document them.
 FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
+RULE_FAILED, NOT_JUDGED = 3, 4  # of a replay
 
 
 class CommandFailed(Exception):

@@ -16,7 +16,7 @@ from cli.deployments import deploy, deployments, env, logs, project, revisions, 
 from cli.doctor import screen
 from cli.machine import dev, serve
 from cli.operating import audit, encryption, keys, login, top, usage, workers
-from cli.runs import inbox, run, runs, threads
+from cli.runs import inbox, replay, run, runs, threads
 from shared import __version__
 
 PROGRAM, COMPLETION_VARIABLE = "runyard", "_RUNYARD_COMPLETE"
@@ -62,6 +62,7 @@ PANELS: dict[str, dict[str, Any]] = {
         "runs": runs.app,
         "threads": threads.app,
         "inbox": inbox.app,
+        "replay": replay.app,
     },
     "Connect to a service": {
         "login": login.login,

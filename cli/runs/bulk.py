@@ -80,7 +80,7 @@ def _criteria(api: Client, where: Sequence[str]) -> dict[str, Any]:
     for text in where:
         key, sign, value = text.partition("=")
         if key.startswith(METADATA) and sign:
-            criteria.setdefault("metadata", {})[key.removeprefix(METADATA)] = _json_or_text(value)
+            criteria.setdefault("metadata", {})[key.removeprefix(METADATA)] = json_or_text(value)
         elif key not in FILTERS or not value:
             raise BadUsage(
                 f"--where {text!r}: give KEY=VALUE, where KEY is one of {', '.join(FILTERS)}, metadata.NAME."
@@ -104,7 +104,8 @@ def _criteria(api: Client, where: Sequence[str]) -> dict[str, Any]:
     return criteria
 
 
-def _json_or_text(value: str) -> Any:
+def json_or_text(value: str) -> Any:
+    """Return the value of a condition on metadata: JSON, or the text itself."""
     try:
         return json.loads(value)
     except ValueError:
