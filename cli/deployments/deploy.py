@@ -19,13 +19,14 @@ from cli.client.access import is_quiet, read_env
 from cli.client.client import Client
 from cli.client.names import address_of, version
 from cli.commands import ConfigFile, Directory, OptionGroup, Service, command
+from cli.deployments import replays
 from cli.deployments.following import WAIT_SECONDS, follow
 from cli.deployments.project import CONFIG, Project, deployment_name, name_of, sendable
 from cli.deployments.report import Plain, PrintLine, Report, choose_report
-from cli.errors import BadUsage, CommandFailed, TimedOut
+from cli.errors import NOT_JUDGED, RULE_FAILED, BadUsage, CommandFailed, TimedOut
 from cli.output import Output
 
-LIMITS_PANEL, GIT_PANEL = "Limits", "From git"
+LIMITS_PANEL, GIT_PANEL, REPLAY_PANEL = "Limits", "From git", "Test on past runs"
 
 
 def _not_empty(value: str | None) -> str | None:
@@ -277,10 +278,11 @@ def follow_to_end(
     *,
     seconds: float | None,
     preview: str | None = None,
-) -> None:
-    """Wait for a revision and report the result. Raises CommandFailed, and typer.Exit for a failure already printed.
+) -> dict[str, Any]:
+    """Wait for a revision, report the result and return it.
 
-    `seconds` is the timeout; None reports the start of the build and returns at once.
+    `seconds` is the timeout; None reports the start of the build and returns at once. Raises CommandFailed, and typer.Exit
+    for a failure already printed.
     """
     result = {
         "deployment_id": deployment["id"],
@@ -292,8 +294,9 @@ def follow_to_end(
     }
     if seconds is None:
         _warn_without_runner(client, deployment, report)
-        report.result({"status": "started", **result}, CONTINUES.format(name=deployment["name"]))
-        return
+        result = {"status": "started", **result}
+        report.result(result, CONTINUES.format(name=deployment["name"]))
+        return result
     try:
         follow(client, deployment["id"], revision_id, report, seconds=seconds)
     except KeyboardInterrupt:
@@ -313,7 +316,48 @@ def follow_to_end(
         matching = [row for row in client.previews(deployment["id"]) if row["name"] == preview]
         address, what = matching[0]["url"] if matching else None, f"Preview {preview} of {deployment['name']}"
     _warn_without_runner(client, deployment, report)
-    report.result({"status": "succeeded", **result, "url": address}, f"{what}: {address}")
+    result = {"status": "succeeded", **result, "url": address}
+    report.result(result, f"{what}: {address}")
+    return result
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """The replay that decides whether a deployed preview is promoted."""
+
+    sample: int
+    fail_on: str | None
+    promotes: bool
+
+
+def replay_to_end(client: Client, deployed: dict[str, Any], request: ReplayRequest, report: Report) -> int:
+    """Replay past runs on a revision, report the comparison, and promote the revision if it passed.
+
+    Returns the exit code of the command. `deployed` is the result of `follow_to_end`.
+    """
+    label = version(deployed["revision_number"])
+    report.step(f"Replaying {request.sample:,} past runs on {label}")
+    body = {"revision": deployed["revision_id"], "sample": request.sample, "fail_on": request.fail_on}
+    replay = replays.follow(client, replays.start(client, deployed["deployment_id"], body))
+    code, lines = replays.exit_code(replay), replays.plain_text(replay)
+    report.replay(replay, lines)
+    is_promoted = request.promotes and code == 0
+    if is_promoted:
+        path = f"/v2/deployments/{deployed['deployment_id']}/traffic/promote"
+        client.send(
+            "POST", path, {"revision_id": deployed["revision_id"], "require_replay": True}, repeat=True
+        )
+    statuses = {RULE_FAILED: "replay_failed", NOT_JUDGED: "replay_not_judged"}
+    words = f"{replays.verdict_text(replay)} {_promotion_text(deployed['name'], label, request, is_promoted)}"
+    result = {"status": statuses.get(code, deployed["status"]), "promoted": is_promoted, "replay": replay}
+    report.result({**deployed, **result, "table": lines}, words.strip())
+    return code
+
+
+def _promotion_text(name: str, label: str, request: ReplayRequest, is_promoted: bool) -> str:
+    if is_promoted:
+        return f"{label} serves {name}."
+    return f"{label} is not promoted." if request.promotes else ""
 
 
 def _warn_without_runner(client: Client, deployment: dict[str, Any], report: Report) -> None:
@@ -381,6 +425,21 @@ def deploy(
         help="Deploy a preview of this name: a revision at its own address, without traffic of the deployment.",
         metavar="NAME",
     ),
+    replay: int | None = Option(
+        None,
+        help="With --preview: execute this many past runs again on the new revision, and compare.",
+        metavar="N",
+        min=1,
+        max=10_000,
+        rich_help_panel=REPLAY_PANEL,
+    ),
+    fail_on: str | None = Option(None, help=replays.FAIL_ON, metavar="RULE", rich_help_panel=REPLAY_PANEL),
+    promote: bool = Option(
+        False,
+        "--promote",
+        help="Send all traffic to the new revision if the replay passed.",
+        rich_help_panel=REPLAY_PANEL,
+    ),
     no_wait: bool = Option(False, "--no-wait", help="Exit when the build has started."),
     timeout: Timeout = WAIT_SECONDS,
     no_input: bool = Option(False, "--no-input", help="Fail instead of asking a question."),
@@ -391,8 +450,9 @@ def deploy(
     The command creates the deployment of that name or updates it. It sends the variables of the project's .env as
     secrets and uploads no .env file. It prints the build log and then the address.
 
-    Exit codes: 0 deployed (with --no-wait: accepted) · 1 failed, skipped, interrupted or refused · 2 wrong usage ·
-    3 not deployed within --timeout · 130 Ctrl-C; the build continues.
+    Exit codes: 0 deployed (with --no-wait: accepted; with --replay: also passed) · 1 failed, skipped, interrupted or
+    refused · 2 wrong usage · 3 not deployed within --timeout, or the rule of --replay failed · 4 the replay could not be
+    judged · 130 Ctrl-C; the build or the replay continues.
     """
     if quiet:
         is_quiet.set(True)
@@ -402,6 +462,7 @@ def deploy(
         raise BadUsage("--prod and --type dev contradict each other.")
     if preview and limits.body():
         raise BadUsage("--preview leaves the deployment's pool and limits as they are.")
+    replay_request = _replay_request(replay, fail_on, preview, promote=promote, no_wait=no_wait)
     project = None if git else Project.read(directory, config)
     variables = read_variables(project, env_file)
     source = ArchiveUpload(project) if project else Repository(str(git), ref, config)
@@ -421,7 +482,26 @@ def deploy(
     with _open(service, variables if project or env_file else None, may_ask=may_ask) as client:
         record, revision_id = start(client, request, report)
         seconds = None if no_wait else timeout
-        follow_to_end(client, record, revision_id, report, seconds=seconds, preview=preview)
+        result = follow_to_end(client, record, revision_id, report, seconds=seconds, preview=preview)
+        if replay_request and (code := replay_to_end(client, result, replay_request, report)):
+            raise typer.Exit(code)
+
+
+def _replay_request(
+    sample: int | None, fail_on: str | None, preview: str | None, *, promote: bool, no_wait: bool
+) -> ReplayRequest | None:
+    """Return the replay that the options ask for. Raises BadUsage for options that do not fit together."""
+    if sample is None:
+        if fail_on is not None or promote:
+            raise BadUsage(f"{'--promote' if promote else '--fail-on'} belongs to --replay.")
+        return None
+    if not preview:
+        raise BadUsage("--replay needs --preview: without it, the revision gets traffic before the replay.")
+    if no_wait:
+        raise BadUsage("--replay and --no-wait contradict each other: the replay starts after the build.")
+    if promote and fail_on is None:
+        raise BadUsage("--promote needs --fail-on: without a rule, no replay passes.")
+    return ReplayRequest(sample, replays.check_rule(fail_on), promote)
 
 
 def _default_name(project: Project | None, git: str | None) -> str:

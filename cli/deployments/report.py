@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +50,9 @@ class Report:
         """Report the wait for a revision while the block runs."""
         yield
 
+    def replay(self, record: Mapping[str, Any], table: str) -> None:
+        """Report an ended replay as data and as a table of text."""
+
     def result(self, record: dict[str, Any], text: str) -> None:
         """Report the result as data and as a sentence."""
 
@@ -77,18 +80,22 @@ class Plain(Report):
         if not FAILED_STEP.match(line["message"]):
             self._print_line(f"  {printable(line['message'])}")
 
+    def replay(self, record: Mapping[str, Any], table: str) -> None:
+        self._print_line(table)
+
     def result(self, record: dict[str, Any], text: str) -> None:
         self._print_line(text)
 
 
 class Quiet(Report):
-    """Reports only the address."""
+    """Reports only the address, once: a replay has a second result."""
 
     def __init__(self, print_line: PrintLine) -> None:
         self._print_line = print_line
 
     def result(self, record: dict[str, Any], text: str) -> None:
-        self._print_line(record["url"] or text)
+        if "replay" not in record:
+            self._print_line(record["url"] or text)
 
 
 class Terminal(Report):
@@ -126,12 +133,15 @@ class Terminal(Report):
             yield
         self._wait = None
 
+    def replay(self, record: Mapping[str, Any], table: str) -> None:
+        self._out.print(Text(table))
+
     def result(self, record: dict[str, Any], text: str) -> None:
         self._out.print(Text(text, "bold"))
 
 
 class JsonReport(Report):
-    """Reports one JSON object per line: `note`, `step`, `upload_progress`, `status_change`, `log` or `result`."""
+    """Reports one JSON object per line: `note`, `step`, `upload_progress`, `status_change`, `log`, `replay` or `result`."""
 
     def note(self, text: str) -> None:
         self._write("note", message=text)
@@ -157,6 +167,9 @@ class JsonReport(Report):
                 self._write("upload_progress", bytes=done, size_bytes=size, percent=percent)
 
         yield sent
+
+    def replay(self, record: Mapping[str, Any], table: str) -> None:
+        self._write("replay", **record, message=table)
 
     def result(self, record: dict[str, Any], text: str) -> None:
         self._write("result", **record, message=text)
