@@ -35,6 +35,9 @@ export function entryInWords({ action, detail }) {
     case "preview.deleted": return `preview ${detail.preview} deleted`;
     case "runs.bulk_started": return `${detail.operation} of ${detail.runs} ${detail.runs === 1 ? "run" : "runs"} started`;
     case "runs.bulk_cancelled": return `${detail.operation} of runs stopped`;
+    case "replay.created": return `replay of ${detail.sample} past runs on ${revision} started`;
+    case "replay.cancelled": return "replay cancelled";
+    case "replay.deleted": return "replay deleted";
     case "provider.created": return "OAuth provider created";
     case "provider.changed": return `OAuth provider changed: ${fields}`;
     case "provider.deleted": return "OAuth provider deleted";

@@ -26,6 +26,7 @@ export const ICONS = /** @type {const} */ ({
   plus: "M8 3v10M3 8h10",
   providers: "M5.5 2v3M10.5 2v3M4 5h8v3a4 4 0 0 1-8 0zM8 12v2.4",
   refresh: "M13.5 2.6v3.6h-3.6M13.2 6.2A5.6 5.6 0 1 0 13.6 9",
+  replays: "M2.5 8a5.5 5.5 0 1 0 1.8-4.1L2.5 5.6M2.5 2.4v3.2h3.2M6.8 5.8v4.4L10.4 8z",
   runs: "M1.5 8h3l2-5.2 3 10.4 2-5.2h3",
   search: "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 1 0 0-9zM10.3 10.3L14 14",
   signout: "M6.5 2.5h-4v11h4M10 5l3.2 3L10 11M13.2 8H6",

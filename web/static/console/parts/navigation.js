@@ -20,7 +20,7 @@ const STATUS_EVERY_MS = 15_000;
 const GROUPS = {
   service: { Inbox: "inbox", Overview: "overview", Usage: "usage", Workers: "workers" },
   deployment: {
-    Deployment: "deployment", Playground: "playground", Threads: "threads", Runs: "runs",
+    Deployment: "deployment", Playground: "playground", Threads: "threads", Runs: "runs", Replays: "replays",
     Assistants: "assistants", Crons: "clock", Store: "store", Webhooks: "webhooks",
   },
   administration: { "API keys": "key", "OAuth providers": "providers", Organizations: "organizations", "Audit log": "audit" },

@@ -7,9 +7,9 @@ import { notify } from "./toasts.js";
 import { Icon } from "./icons.js";
 import { Skeleton } from "./skeleton.js";
 
-const GOOD = new Set(["success", "idle", "ready", "deployed", "delivered", "enabled", "active", "completed", "serving", "ok", "done"]);
-const BUSY = new Set(["pending", "running", "busy", "building", "deploying", "awaiting_build", "awaiting_deploy", "creating", "queued", "awaiting_database"]);
-const WARN = new Set(["interrupted", "draining", "awaiting_delete", "skipped", "expired", "paused", "revoked", "disabled", "unknown", "cancelled"]);
+const GOOD = new Set(["success", "idle", "ready", "deployed", "delivered", "enabled", "active", "completed", "serving", "ok", "done", "same", "passed"]);
+const BUSY = new Set(["pending", "running", "busy", "building", "deploying", "awaiting_build", "awaiting_deploy", "creating", "queued", "awaiting_database", "preparing"]);
+const WARN = new Set(["interrupted", "draining", "awaiting_delete", "skipped", "expired", "paused", "revoked", "disabled", "unknown", "cancelled", "changed", "diverged", "stopped"]);
 
 /** @type {Record<string, any>} */
 const ICON_OF = { good: "check", busy: "clock", warn: "paused", bad: "failed" };
