@@ -6,6 +6,7 @@ import { suite, test } from "node:test";
 // Modules look at these when they are loaded.
 globalThis.document = { documentElement: { dataset: {} } };
 globalThis.sessionStorage = { getItem: () => null };
+const { aligned } = await import("../../../web/static/console/parts/alignment.js");
 const { failedTask, lanesOf, mainLine, makerOf, questionsOf, secondsOf, withNewer, writtenBy } = await import("../../../web/static/console/parts/checkpoints.js");
 const { moment, rate, revisionName, runName, short, threadTitle } = await import("../../../web/static/console/core/format.js");
 const { legendOf } = await import("../../../web/static/console/parts/chart.js");
@@ -15,6 +16,7 @@ const { preview } = await import("../../../web/static/console/parts/event_log.js
 const { filterOf, since } = await import("../../../web/static/console/parts/filters.js");
 const { isMessages, textOf } = await import("../../../web/static/console/parts/message.js");
 const { queueInWords, reasonOf, tookOf, waitsInWords } = await import("../../../web/static/console/parts/runs.js");
+const { changeInWords, differenceInWords, figureInWords, outcomesInWords, verdictInWords } = await import("../../../web/static/console/parts/replays.js");
 const { servedInWords, standingOf } = await import("../../../web/static/console/parts/standing.js");
 const { createHistory } = await import("../../../web/static/console/parts/thread_history.js");
 
@@ -149,6 +151,42 @@ suite("parts", () => {
     assert.deepEqual(words("READY", 1, 1, "DEPLOYED"), ["READY"]);
     assert.deepEqual(words("READY", 1, 2, "BUILD_FAILED"), ["READY", "BUILD_FAILED"]);
     assert.deepEqual(words("AWAITING_DELETE", null, 1, "BUILDING"), ["AWAITING_DELETE", "BUILDING"]);
+  });
+
+  test("equal items of two lists stand side by side, and others are paired between them", () => {
+    const rows = (one, other) => aligned([...one], [...other], (item) => item).map(({ original = "-", replay = "-", isSame }) => `${original}${replay}${isSame ? "" : "!"}`);
+    assert.deepEqual(rows("abc", "abc"), ["aa", "bb", "cc"]);
+    assert.deepEqual(rows("aba", "ababa"), ["aa", "bb", "aa", "-b!", "-a!"]);
+    assert.deepEqual(rows("axc", "ayzc"), ["aa", "xy!", "-z!", "cc"]);
+    assert.deepEqual(rows("ab", ""), ["a-!", "b-!"]);
+  });
+
+  const replay = (more) => ({ status: "done", verdict: null, fail_on: "errors>0", reason: null, summary: { rules: [] }, counts: { total: 3, waiting: 0, running: 0, same: 2, changed: 1, diverged: 0, failed: 0, skipped: 0 }, ...more });
+
+  test("a replay's verdict is a sentence, also without one", () => {
+    const rule = (text, failed) => ({ rule: text, failed });
+    const said = (more) => { const { title, text } = verdictInWords(replay(more)); return `${title}: ${text}`; };
+    assert.equal(said({ verdict: "failed", summary: { rules: [rule("errors>0", true), rule("cost>1", false)] } }), "Failed: 1 of 2 conditions are met.");
+    assert.equal(said({ verdict: "passed", summary: { rules: [rule("errors>0", false)] } }), "Passed: The condition of the rule is not met.");
+    assert.equal(said({ summary: { rules: [rule("cost>+20%", null)] } }), "Not judged: There are no figures for cost>+20%.");
+    assert.equal(said({ status: "stopped", reason: "max_cost is reached" }), "Stopped at a bound: Max_cost is reached. The rule is not judged.");
+    assert.equal(said({ fail_on: null }), "Report: The replay has no rule, so it only reports.");
+    assert.equal(said({ status: "running", summary: null }), "Running: The rule is judged when all cases have ended.");
+    assert.equal(outcomesInWords(replay({}).counts), "3 of 3: 2 same, 1 changed");
+  });
+
+  test("figures of both sides have their units, and their change", () => {
+    assert.deepEqual(["cost", "duration_seconds", "tokens", "score"].map((name) => figureInWords(name, 0.01234)), ["$0.0123", "12 ms", "0", "0.012"]);
+    assert.equal(figureInWords("cost", null), "–");
+    assert.deepEqual([[100, 120], [100, 99.5], [0, 3], [5, 5], [null, 1]].map(([one, other]) => changeInWords("tokens", one, other)), ["+20 %", "−0.5 %", "+3", "±0 %", ""]);
+    assert.equal(changeInWords("score", 0.9, 0.7), "−0.2");
+  });
+
+  test("a case says where it differs first", () => {
+    const comparison = { first_difference: { node: "answer", field: "messages.1.content" }, report: {} };
+    assert.equal(differenceInWords({ outcome: "changed", reason: null, comparison }), "node answer, field messages.1.content");
+    assert.equal(differenceInWords({ outcome: "diverged", reason: null, comparison: { ...comparison, report: { unrecorded: [{ tool: "mail", args: {} }] } } }), "calls mail with other arguments");
+    assert.equal(differenceInWords({ outcome: "skipped", reason: "the input is gone", comparison: null }), "the input is gone");
   });
 
   test("all revisions that get runs are named", () => {

@@ -17,7 +17,7 @@ from web.ops.static_files import STATIC
 
 CONSOLE, VENDOR = STATIC / "console", STATIC / "vendor"
 LOCK = STATIC.parent / "vendoring" / "package-lock.json"
-MOST_BYTES = 300_000  # total compressed size
+MOST_BYTES = 320_000  # total compressed size
 # Imports in our own files match only at the beginning of a line, because code samples in strings contain imports too.
 # A vendored library is one long line.
 OURS = re.compile(

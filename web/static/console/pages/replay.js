@@ -48,8 +48,10 @@ export default function ReplayPage({ params: { name, replay: id }, query }) {
       ${replay && html`
         <${Verdict} replay=${replay} />
         <${Counts} name=${name} replay=${replay} />
-        ${replay.summary && html`<${Figures} summary=${replay.summary} />`}
-        <${Facts} name=${name} replay=${replay} />
+        <div class="replay-summary">
+          ${replay.summary && html`<${Figures} summary=${replay.summary} />`}
+          <${Facts} name=${name} replay=${replay} />
+        </div>
         <h2>Cases</h2>
         <${Cases} key=${`${query.outcome} ${query.offset}`} name=${name} path=${path} replay=${replay} outcome=${query.outcome ?? ""} offset=${Number(query.offset) || 0} />`}
       ${isAgain && html`<${ReplayForm} record=${record} before=${replay} onClose=${() => setAgain(false)} />`}
@@ -87,8 +89,8 @@ function Verdict({ replay }) {
     { title: "Limit", key: "limit", align: RIGHT, cell: (/** @type {any} */ one) => figureInWords(metricOf(one.rule), one.limit) },
   ];
   return html`
-    <section class=${`verdict ${kind}`} aria-label="Verdict">
-      <p><strong>${words}</strong> ${plain(text)}</p>
+    <section class=${`verdict is-${kind || "plain"}`} aria-label="Verdict">
+      <p><strong>${words}.</strong> ${plain(text)}</p>
       ${rules.length > 0 ? html`<${Table} label="Conditions of the rule" columns=${columns} rows=${rules} rowKey="rule" />`
         : replay.fail_on && html`<p class="hint">Fails if <code>${plain(replay.fail_on)}</code></p>`}
     </section>`;
@@ -148,7 +150,7 @@ function Cases({ name, path, replay, outcome, offset }) {
     { title: "Case", key: "case", primary: true, cell: (/** @type {Case} */ one) => html`<a title=${one.run_id} href=${href(["d", name, "replays", replay.id, one.position])}>Case\u00a0${one.position}</a>` },
     { title: "Outcome", key: "status", cell: (/** @type {Case} */ one) => html`<${Pill} status=${statusOfCase(one)} title=${MEANINGS[one.outcome]} />` },
     { title: "First difference", key: "difference", cell: (/** @type {Case} */ one) => html`<span class="why">${differenceInWords(one)}</span>` },
-    { title: "Thread", key: "thread", priority: /** @type {const} */ (3), cell: (/** @type {Case} */ one) => titles.get(one.thread_id) ?? html`<span class="quiet">${short(one.thread_id)}</span>` },
+    { title: "Thread", key: "thread", priority: /** @type {const} */ (3), cell: (/** @type {Case} */ one) => html`<span class="cut">${titles.get(one.thread_id) ?? short(one.thread_id)}</span>` },
     { title: "Tokens", key: "tokens", align: RIGHT, cell: (/** @type {Case} */ one) => html`<${Both} metric="tokens" sides=${one.comparison?.tokens} />` },
     { title: "Cost", key: "cost", align: RIGHT, cell: (/** @type {Case} */ one) => html`<${Both} metric="cost" sides=${one.comparison?.cost} />` },
     { title: "Time", key: "time", align: RIGHT, cell: (/** @type {Case} */ one) => html`<${Both} metric="duration_seconds" sides=${one.comparison?.duration_seconds} />` },

@@ -113,7 +113,7 @@ function Figures({ comparison }) {
     ...names.map((score) => row("score", `Score ${plain(score)}`, { original: scores.original?.[score], replay: scores.replay?.[score] })),
   ];
   const columns = [
-    { title: "", key: "label" }, { title: "Original", key: "original", align: RIGHT }, { title: "Replay", key: "replay", align: RIGHT }, { title: "Change", key: "change", align: RIGHT },
+    { title: "Figure", key: "label", primary: true }, { title: "Original", key: "original", align: RIGHT }, { title: "Replay", key: "replay", align: RIGHT }, { title: "Change", key: "change", align: RIGHT },
   ];
   return html`<div class="replay-figures"><${Table} label="Figures of both sides" columns=${columns} rows=${rows} rowKey="label" /></div>`;
 }
@@ -150,11 +150,11 @@ function Difference({ one }) {
 function Steps({ steps: { original, replay } }) {
   if (!original.length && !replay.length) return html`<p class="quiet">Neither run has steps that are still stored.</p>`;
   const rows = aligned(original, replay, (step) => step);
-  const side = (/** @type {string | undefined} */ step) => html`<span role="cell" class="side">${step !== undefined && html`<code>${plain(step)}</code>`}</span>`;
+  const side = (/** @type {string | undefined} */ step) => html`<span role="cell" class="half">${step !== undefined && html`<code>${plain(step)}</code>`}</span>`;
   return html`
-    <div class="both-sides steps" role="table" aria-label="Steps of both sides">
+    <div class="both-sides" role="table" aria-label="Steps of both sides">
       <${Heads} />
-      ${rows.map(({ original: was, replay: is, isSame }, at) => html`<div key=${at} role="row" class=${`pair ${isSame ? "" : "different"}`}>${side(was)}${side(is)}</div>`)}
+      ${rows.map(({ original: was, replay: is, isSame }, at) => html`<div key=${at} role="row" class=${`pair of-steps ${isSame ? "" : "different"}`}>${side(was)}${side(is)}</div>`)}
     </div>`;
 }
 
@@ -199,7 +199,7 @@ async function valuesOf(name, thread, run, signal) {
 function MessagePairs({ original, replay }) {
   const [was, is] = [messagesOf(original), messagesOf(replay)];
   if (!was.length && !is.length) return html`<p class="quiet">${original === null && replay === null ? "The final values are no longer stored." : "The final values hold no messages: see Final values."}</p>`;
-  const side = (/** @type {any} */ message) => html`<div role="cell" class="side">${message && html`<${Message} message=${message} />`}</div>`;
+  const side = (/** @type {any} */ message) => html`<div role="cell" class="half">${message && html`<${Message} message=${message} />`}</div>`;
   return html`
     <div class="both-sides" role="table" aria-label="Messages of both sides">
       <${Heads} />

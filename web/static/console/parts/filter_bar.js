@@ -61,7 +61,7 @@ export function PageBar({ offset, limit, found, total }) {
   if (!offset && !hasNext) return null;
   const go = (/** @type {number} */ to) => setQuery({ offset: to > 0 ? String(to) : null });
   return html`
-    <nav aria-label="Pages">
+    <nav class="pager" aria-label="Pages">
       <button type="button" disabled=${!offset} onClick=${() => go(offset - limit)}>Previous</button>
       <span class="quiet">${(offset + 1).toLocaleString("en")}–${(offset + found).toLocaleString("en")}${total === null ? "" : ` of ${total.toLocaleString("en")}`}</span>
       <button type="button" disabled=${!hasNext} onClick=${() => go(offset + limit)}>Next</button>

@@ -1,6 +1,6 @@
 // The record of a replay and of its cases in words and figures.
 
-import { count, duration, money, text } from "../core/format.js";
+import { count, duration, text } from "../core/format.js";
 
 /** @typedef {Record<string, any>} Replay */
 /** @typedef {Record<string, any>} Case */
@@ -66,7 +66,7 @@ const sentence = (words) => `${words.charAt(0).toUpperCase()}${words.slice(1)}${
 /** A figure with the unit of its name. @param {string} metric @param {number | null | undefined} value */
 export function figureInWords(metric, value) {
   if (value === null || value === undefined) return "–";
-  if (metric === "cost") return money(value);
+  if (metric === "cost") return `$${value === 0 ? "0" : Math.abs(value) < 1 ? Number(value.toPrecision(3)) : value.toFixed(2)}`;
   if (metric === "duration_seconds" || metric === "p50" || metric === "p95") return duration(value);
   if (metric.startsWith("score")) return String(Number(value.toFixed(3)));
   return count(Number(value.toFixed(1)));
