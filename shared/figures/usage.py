@@ -133,6 +133,12 @@ def cost(usage: Mapping[str, Any] | None) -> float | None:
     return round(sum(known), 6) if len(known) == len(costs) else None
 
 
+def total_tokens(usage: Mapping[str, Any] | None) -> int:
+    """Return the tokens of token counts by model."""
+    counts = usage.values() if isinstance(usage, Mapping) else ()
+    return sum(int(_number(each.get("total_tokens"))) for each in counts if isinstance(each, Mapping))
+
+
 def _cost_of_model(model: str, counts: Any) -> float | None:
     prices = _prices_of(model)
     if prices is None or not isinstance(counts, Mapping):

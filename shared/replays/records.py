@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from uuid_utils.compat import uuid7
 
 from shared.audit import Actor
@@ -228,6 +228,12 @@ def cases(
     return _CASES.rows(conn, replay_id=replay_id, outcome=outcome, limit=limit, offset=offset)
 
 
+def lock(conn: Connection, deployment_id: UUID, replay_id: UUID) -> Row:
+    """Lock a replay until the transaction ends, and return it with its counts. Raises NotFound."""
+    conn.execute(text("SELECT FROM replay WHERE id = :id FOR NO KEY UPDATE"), {"id": replay_id})
+    return get(conn, deployment_id, replay_id)
+
+
 def finish(
     conn: Connection,
     replay_id: UUID,
@@ -236,9 +242,9 @@ def finish(
     reason: str | None = None,
     verdict: str | None = None,
     summary: Mapping[str, Any] | None = None,
-) -> UUID | None:
-    """End a replay. Returns its bench, whose runs the caller stops, or None if the replay has ended before."""
-    row = _FINISH.row(
+) -> None:
+    """End a replay. An ended replay is unchanged. The caller stops the runs of its bench."""
+    _FINISH.count(
         conn,
         id=replay_id,
         status=status,
@@ -246,7 +252,6 @@ def finish(
         verdict=verdict,
         summary=None if summary is None else dumps(summary),
     )
-    return None if row is None else row["bench_id"]
 
 
 def remove(conn: Connection, replay_ids: Sequence[UUID]) -> list[UUID]:

@@ -51,6 +51,7 @@ class Claimed:
     key_id: str = ""
     limited: bool = False  # the deployment limits its concurrent runs (shared/runs/limits.py)
     key_limited: bool = False  # the key limits its concurrent runs (shared/runs/limits.py)
+    is_replay: bool = False  # a case of a replay (shared/replays)
     depth: int = 0  # number of ancestor runs (shared/runs/nesting.py)
     has_checkpoint: bool = False  # an earlier attempt stored a checkpoint
 

@@ -6,7 +6,7 @@ one deployment or key at a time. The claim locks its row while it counts the run
 any number of runners. A runner that ends a run under a limit claims the next.
 
 Runs of a limited deployment are claimed by deployment, round robin between keys and within the limits of these keys. The
-oldest pending run of each key comes first. The limit of a key counts runs of all deployments; runs of crons belong to no
+oldest pending run of each key comes first. Runs of a replay have the lowest priority (`shared/replays/benches.py`). The limit of a key counts runs of all deployments; runs of crons belong to no
 key. Runs of each depth are counted separately (`shared/runs/nesting.py`).
 """
 
@@ -27,13 +27,17 @@ from shared.sql import statement
 
 LimitedQueue = UUID | str  # the waiting runs of a limited deployment, or of a limited key
 
-_LOCK_DEPLOYMENT = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
+_LOCK_DEPLOYMENT = (
+    "SELECT max_concurrent_runs, replay_of IS NOT NULL AS is_bench FROM deployment WHERE id = %(id)s"
+    " FOR NO KEY UPDATE"
+)
 _LOCK_KEY = "SELECT max_concurrent_runs FROM api_key WHERE id = %(id)s FOR NO KEY UPDATE"
 _COUNT_RUNNING = (
     "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running' AND depth = %(depth)s"
 )
 _WITH_CAPACITY = statement("limits.with_capacity")
 _OVERLOOKED = statement("limits.overlooked")
+_ORDINARY_RUN_WAITS = statement("limits.ordinary_run_waits")
 _LOCK_KEYS_WITHIN = statement("limits.lock_keys_within")
 _NOTIFY_DEPLOYMENTS = statement("limits.notify_deployments")
 _NOTIFY_KEYS = statement("limits.notify_keys")
@@ -67,17 +71,23 @@ def claim_of_deployment(
     terms: Terms,
     *,
     most: int,
+    most_of_replays: int | None = None,
     served: Sequence[str] = (),
     depth: int = 0,
 ) -> list[tuple[Claimed, Stored]]:
     """Claim pending runs of one depth of a limited deployment, up to `most`, its limit and the limits of the keys.
 
-    Raises UniqueViolation like `claims.claim`.
+    Claims runs of a replay only while no other run of the pool waits that could start, up to `most_of_replays`. Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
-        limit = _lock(conn, _LOCK_DEPLOYMENT, deployment_id)
-        if limit is None:
+        deployment = query(conn, _LOCK_DEPLOYMENT, {"id": deployment_id}).fetchone()
+        if deployment is None or deployment["max_concurrent_runs"] is None:
             return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
+        limit, is_bench = deployment["max_concurrent_runs"], deployment["is_bench"]
+        if is_bench:
+            most = most if most_of_replays is None else min(most, most_of_replays)
+        if most <= 0 or (is_bench and _ordinary_run_waits(conn, pool)):
+            return []
         row = query(conn, _COUNT_RUNNING, {"id": deployment_id, "depth": depth}).fetchone()
         capacity = min(limit - (row["n"] if row else 0), most)
         if capacity <= 0:
@@ -94,7 +104,12 @@ def claim_of_deployment(
             capacities=key_capacities,
         )
     return [
-        (dataclasses.replace(run, limited=True, key_limited=run.key_id in key_capacities), stored)
+        (
+            dataclasses.replace(
+                run, limited=True, is_replay=is_bench, key_limited=run.key_id in key_capacities
+            ),
+            stored,
+        )
         for run, stored in claimed
     ]
 
@@ -107,7 +122,8 @@ def claim_of_key(
     Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
-        limit = _lock(conn, _LOCK_KEY, key_id)
+        key = query(conn, _LOCK_KEY, {"id": key_id}).fetchone()
+        limit = None if key is None else key["max_concurrent_runs"]
         if limit is None:
             return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
         capacity = min(limit - _running_by_key(conn, [key_id], depth).get(key_id, 0), most)
@@ -126,10 +142,9 @@ def claim_of_key(
     return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in claimed]
 
 
-def _lock(conn: Driver, statement: str, id: LimitedQueue) -> int | None:
-    """Lock the row of a deployment or key. Returns its limit, or None if it has none or was deleted."""
-    row = query(conn, statement, {"id": id}).fetchone()
-    return None if row is None else row["max_concurrent_runs"]
+def _ordinary_run_waits(conn: Driver, pool: str) -> bool:
+    (row,) = _ORDINARY_RUN_WAITS.rows(conn, pool=pool)
+    return row["waits"]
 
 
 def _lock_keys_within(conn: Driver, deployment_id: UUID, depth: int) -> dict[str, int]:

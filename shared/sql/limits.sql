@@ -33,6 +33,20 @@ WHERE k.id IN (
   AND k.max_concurrent_runs
       > (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = 0)
 
+-- name: ordinary_run_waits
+-- Whether a run that belongs to no replay waits in a pool and could start, by the limits of its deployment and key.
+SELECT EXISTS (
+    SELECT FROM waiting_lanes_of(:pool) lane
+    LEFT JOIN limited_deployment d ON d.id = lane.deployment_id LEFT JOIN limited_key k ON k.id = lane.key_id
+    WHERE lane.deployment_id NOT IN (SELECT id FROM bench)
+      AND (d.id IS NULL OR d.max_concurrent_runs
+          > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running' AND e.depth = 0))
+      AND (k.id IS NULL OR k.max_concurrent_runs
+          > (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = 0))
+      AND EXISTS (
+        SELECT FROM unblocked_run r WHERE r.status = 'pending' AND r.pool = :pool
+          AND r.deployment_id = lane.deployment_id AND r.key_id = lane.key_id AND r.depth = 0 OFFSET 0)) AS waits
+
 -- name: lock_keys_within
 -- Locks the limited keys with pending runs in a deployment.
 SELECT id, max_concurrent_runs FROM api_key

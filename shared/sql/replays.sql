@@ -43,11 +43,9 @@ SELECT {columns} FROM replay_case WHERE replay_id = :replay_id
 ORDER BY position LIMIT :limit OFFSET :offset
 
 -- name: finish
--- Ends a replay. No row if it has ended.
 UPDATE replay SET status = :status, reason = :reason, verdict = :verdict, summary = CAST(:summary AS jsonb),
     ended_at = now()
 WHERE id = :id AND ended_at IS NULL
-RETURNING bench_id
 
 -- name: remove
 -- Hides the bench, whose data upkeep removes as that of any deleted deployment, and deletes the replay.
@@ -61,3 +59,180 @@ RETURNING id
 -- name: old
 SELECT id FROM replay WHERE ended_at < now() - make_interval(secs => :days * 86400) ORDER BY id LIMIT :limit
 FOR UPDATE SKIP LOCKED
+
+-- name: due
+-- Replays that have not ended, and ended ones whose bench still has live runs.
+SELECT p.id FROM replay p JOIN deployment d ON d.id = p.deployment_id
+WHERE d.deleted_at IS NULL AND (p.ended_at IS NULL OR EXISTS (
+    SELECT FROM run r WHERE r.deployment_id = p.bench_id AND is_live(r.status)))
+ORDER BY p.id
+
+-- name: open
+-- A replay for one step of its execution. No row if it is deleted.
+SELECT p.*, b.pool, r.manifest #>> '{replay,score}' IS NOT NULL AS has_scorer, r.status AS revision_status,
+    p.ended_at IS NOT NULL AS has_ended, extract(epoch FROM now() - p.created_at) / 60 AS minutes
+FROM replay p LEFT JOIN deployment b ON b.id = p.bench_id LEFT JOIN revision r ON r.id = p.revision_id
+WHERE p.id = :id
+
+-- name: lock
+-- Locks a replay for a step. No row if it has ended, or if another process is at a step of it.
+SELECT id FROM replay WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+
+-- name: select_cases
+-- The past runs of a replay in the order of their seed. Nested runs are part of the run that created them.
+INSERT INTO replay_case (replay_id, position, run_id, thread_id)
+SELECT :id, row_number() OVER (ORDER BY seeded, run_id), run_id, thread_id FROM (
+    SELECT run_id, thread_id, md5(concat(run_id, ' ', CAST(:seed AS bigint))) AS seeded FROM run
+    WHERE deployment_id = :deployment_id AND {ended} AND depth = 0 AND started_at IS NOT NULL AND NOT temporary
+      AND (CAST(:since AS uuid) IS NULL OR run_id >= :since) AND (CAST(:until AS uuid) IS NULL OR run_id < :until)
+      AND (CAST(:assistant_id AS uuid) IS NULL OR assistant_id = :assistant_id)
+      AND (CAST(:graph_id AS text) IS NULL OR graph_id = :graph_id)
+      AND (CAST(:statuses AS text[]) IS NULL OR status = ANY(:statuses))
+      AND (CAST(:metadata AS jsonb) IS NULL OR metadata @> CAST(:metadata AS jsonb))
+      AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
+      AND (CAST(:run_ids AS uuid[]) IS NULL OR run_id = ANY(:run_ids))
+    ORDER BY seeded, run_id LIMIT :sample) AS found
+
+-- name: begin
+UPDATE replay SET status = 'running' WHERE id = :id AND status = 'preparing'
+
+-- part: original
+-- The past run `r` of a case `c`: its first and last root checkpoints, the checkpoint that it started from, and whether the
+-- thread's stored values are those that the run left.
+LEFT JOIN run r ON r.run_id = c.run_id AND r.deployment_id = p.deployment_id
+LEFT JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+LEFT JOIN LATERAL (
+    SELECT min(checkpoint_id) AS first_id, max(checkpoint_id) AS last_id FROM checkpoint k
+    WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = '' AND k.run_id = r.run_id
+) AS own ON true
+LEFT JOIN LATERAL (
+    SELECT CASE WHEN own.first_id IS NOT NULL THEN (
+        SELECT parent_checkpoint_id FROM checkpoint k
+        WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
+          AND k.checkpoint_id = own.first_id)
+    ELSE (
+        SELECT max(checkpoint_id) FROM checkpoint k
+        WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
+          AND k.created_at < r.started_at) END AS id
+) AS start ON true
+
+-- name: waiting
+-- The next cases to start, with their past runs.
+SELECT c.position, c.run_id, c.thread_id, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id, r.status,
+    r.attempt, r.kwargs, CAST(r.spans AS text) AS spans, r.created_seq, own.last_id, start.id AS start_id,
+    r.input IS NOT NULL AND CAST(r.input AS text) <> 'null' AS has_input,
+    EXISTS (SELECT FROM checkpoint k
+            WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
+              AND k.checkpoint_id = start.id) AS has_start,
+    EXISTS (SELECT FROM run earlier
+            WHERE earlier.deployment_id = r.deployment_id AND earlier.thread_id = r.thread_id
+              AND earlier.created_seq < r.created_seq AND earlier.attempt > 0) AS is_later,
+    v.status = 'DEPLOYED' AS is_deployed, t.config, t.metadata AS thread_metadata
+FROM replay p JOIN replay_case c ON c.replay_id = p.id {original}
+LEFT JOIN revision v ON v.id = r.revision_id
+WHERE p.id = :id AND c.outcome IS NULL AND c.case_run_id IS NULL ORDER BY c.position LIMIT :limit
+
+-- name: live_cases
+SELECT count(*) AS n FROM replay_case WHERE replay_id = :id AND outcome IS NULL AND case_run_id IS NOT NULL
+
+-- name: take
+-- Gives a waiting case its run. No row if the case is started already.
+UPDATE replay_case SET case_run_id = :case_run_id, case_thread_id = :case_thread_id
+WHERE replay_id = :id AND position = :position AND outcome IS NULL AND case_run_id IS NULL
+
+-- name: create_thread
+INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq)
+SELECT :bench_id, :case_thread_id, 'busy', metadata, config, 1 FROM thread
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+
+-- name: create_run
+-- A case has twice the time limit of its run.
+INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata, input, kwargs,
+    pool, timeout_seconds, created_seq)
+SELECT :case_run_id, b.id, :case_thread_id, r.assistant_id, :revision_id, r.graph_id, 'pending', r.metadata, r.input,
+    CAST(:kwargs AS json), b.pool, 2 * coalesce(r.timeout_seconds, :run_timeout_seconds), 1
+FROM run r CROSS JOIN deployment b WHERE r.run_id = :run_id AND b.id = :bench_id
+
+-- name: copy_checkpoints
+-- Copies the checkpoint that a past run started from. Of subgraphs, the newest checkpoint of each namespace is copied that
+-- is kept between runs (its namespace has no task id), or that an interrupted task of the starting checkpoint wrote. A
+-- checkpoint with a delta channel needs its ancestors. Writes of the past run and of later runs are left out: they would
+-- answer the interrupts and complete the tasks that the case is to execute.
+WITH RECURSIVE origin AS (
+    SELECT checkpoint_id, created_at FROM checkpoint
+    WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :start_id
+), chosen AS (
+    SELECT CAST('' AS text) AS checkpoint_ns, checkpoint_id FROM origin
+    UNION ALL
+    (SELECT DISTINCT ON (k.checkpoint_ns) k.checkpoint_ns, k.checkpoint_id FROM checkpoint k, origin
+     WHERE k.deployment_id = :deployment_id AND k.thread_id = :thread_id AND k.checkpoint_ns <> ''
+       AND (strpos(k.checkpoint_ns, ':') = 0 OR k.created_at >= origin.created_at)
+       AND NOT EXISTS (SELECT FROM run later WHERE later.run_id = k.run_id AND later.deployment_id = :deployment_id
+                       AND later.thread_id = :thread_id AND later.created_seq >= :created_seq)
+     ORDER BY k.checkpoint_ns, k.checkpoint_id DESC)
+), chain AS (
+    SELECT k.* FROM chosen JOIN checkpoint k ON k.deployment_id = :deployment_id AND k.thread_id = :thread_id
+        AND k.checkpoint_ns = chosen.checkpoint_ns AND k.checkpoint_id = chosen.checkpoint_id
+    UNION ALL
+    SELECT parent.* FROM chain JOIN checkpoint parent ON parent.deployment_id = :deployment_id
+        AND parent.thread_id = :thread_id AND parent.checkpoint_ns = chain.checkpoint_ns
+        AND parent.checkpoint_id = chain.parent_checkpoint_id
+    WHERE chain.metadata -> 'counters_since_delta_snapshot' IS NOT NULL
+), checkpoints AS (
+    INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, data, blobs,
+        metadata)
+    SELECT :bench_id, :case_thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, data, blobs,
+        jsonb_set(metadata, '{thread_id}', to_jsonb(CAST(CAST(:case_thread_id AS uuid) AS text)), false)
+    FROM chain
+), blobs AS (
+    INSERT INTO checkpoint_blob (deployment_id, thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT DISTINCT ON (b.checkpoint_ns, b.channel, b.version) :bench_id, CAST(:case_thread_id AS uuid), b.checkpoint_ns,
+        b.channel, b.version, b.type, b.data
+    FROM chain CROSS JOIN LATERAL json_each_text(readable(chain.blobs)) AS used (channel, version)
+    JOIN checkpoint_blob b ON b.deployment_id = :deployment_id AND b.thread_id = :thread_id
+        AND b.checkpoint_ns = chain.checkpoint_ns AND b.channel = used.channel AND b.version = used.version
+)
+INSERT INTO checkpoint_write (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, data,
+    task_path)
+SELECT :bench_id, :case_thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.channel, w.type, w.data, w.task_path
+FROM chain JOIN checkpoint_write w ON w.deployment_id = :deployment_id AND w.thread_id = :thread_id
+    AND w.checkpoint_ns = chain.checkpoint_ns AND w.checkpoint_id = chain.checkpoint_id
+WHERE NOT EXISTS (SELECT FROM run later WHERE later.run_id = w.run_id AND later.deployment_id = :deployment_id
+                  AND later.thread_id = :thread_id AND later.created_seq >= :created_seq)
+
+-- name: ended
+-- Cases whose runs have ended, with both runs and their final states. `is_current`: the thread's stored values are those
+-- that the past run left.
+SELECT c.position, c.run_id, c.thread_id, c.report, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id,
+    r.status, r.error, r.input, r.kwargs, r.spans, r.usage, r.started_at, r.ended_at, own.last_id, t.config,
+    t.metadata AS thread_metadata, v.status = 'DEPLOYED' AS is_deployed,
+    own.last_id IS NOT NULL AND readable(t.state) ->> 'checkpoint_id' = own.last_id AS is_current, t.values, t.state,
+    s.run_id IS NOT NULL AS has_run, s.status AS case_status, s.error AS case_error, s.spans AS case_spans,
+    s.usage AS case_usage, s.started_at AS case_started_at, s.ended_at AS case_ended_at, h.values AS case_values,
+    h.state AS case_state
+FROM replay p JOIN replay_case c ON c.replay_id = p.id {original}
+LEFT JOIN revision v ON v.id = r.revision_id
+LEFT JOIN run s ON s.run_id = c.case_run_id LEFT JOIN thread h ON h.deployment_id = s.deployment_id AND h.thread_id = s.thread_id
+WHERE p.id = :id AND c.outcome IS NULL AND c.case_run_id IS NOT NULL AND NOT is_live(coalesce(s.status, ''))
+ORDER BY c.position LIMIT :limit
+
+-- name: record_outcome
+UPDATE replay_case SET outcome = :outcome, reason = :reason, comparison = CAST(:comparison AS jsonb), ended_at = now()
+WHERE replay_id = :id AND position = :position AND outcome IS NULL
+
+-- name: skip_open
+UPDATE replay_case SET outcome = 'skipped', reason = :reason, ended_at = now() WHERE replay_id = :id AND outcome IS NULL
+
+-- name: progress
+-- The cases without an outcome, and what the replayed runs have used.
+SELECT count(*) FILTER (WHERE outcome IS NULL) AS open,
+    coalesce(sum(CAST(comparison #>> '{tokens,replay}' AS float8)), 0) AS tokens,
+    coalesce(sum(CAST(comparison #>> '{cost,replay}' AS float8)), 0) AS cost
+FROM replay_case WHERE replay_id = :id
+
+-- name: figures
+-- The part of each comparison that the summary reads.
+SELECT outcome, reason, jsonb_build_object('status', comparison -> 'status', 'tokens', comparison -> 'tokens',
+    'cost', comparison -> 'cost', 'duration_seconds', comparison -> 'duration_seconds',
+    'scores', comparison -> 'scores') AS comparison
+FROM replay_case WHERE replay_id = :id ORDER BY position

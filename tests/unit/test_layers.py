@@ -71,6 +71,7 @@ FLOORS = {
         {"replays"},
         {"inbox"},
         {"removal"},
+        {"replays"},
         {"access"},
     ),
     "web": (

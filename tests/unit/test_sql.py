@@ -120,7 +120,7 @@ DIGESTS = {
     "inbox_rules": "3cc90911e712",
     "key_label": "d1e0c8b86fd5",
     "record_answers_1": "0796b483410f",
-    "update_questions_1": "743f13631abb",
+    "update_questions_1": "e3e4d52da045",
     "with_lost_attempt": "846b03d747a2",
     "record_webhooks_1": "bfe6cdd5d8d6",
     "delivery_status": "f6badf18aaab",

@@ -18,10 +18,11 @@ from shared.hosts import calls
 from shared.infra.postgres import Row, connection
 from shared.models import ENDED_RUN_STATUSES
 from shared.removal import deletion
-from shared.replays import records, rules
+from shared.replays import cases, records, rules
 from shared.replays.comparison import Outcome
 from shared.replays.records import LIVE, RECORDED, Request, Status
 from shared.runs import signals
+from shared.runs.cancel import Displaced
 from web.control_plane.sources import MAX_PREVIEW, PREVIEW
 from web.gate.addresses import deployment_address
 from web.gate.audit import actor, record_action
@@ -250,15 +251,15 @@ def cancel_replay(deployment_id: UUID, replay_id: UUID) -> Response:
     """Cancel a replay and its runs. Cases that have ended keep their results. An ended replay is unchanged."""
     with connection() as conn:
         name = deployments.lock(conn, caller().organization_id, deployment_id)["name"]
-        records.get(conn, deployment_id, replay_id)
-        bench_id = records.finish(conn, replay_id, Status.CANCELLED)
-        if bench_id is not None:
+        row = records.lock(conn, deployment_id, replay_id)
+        stopped: list[Displaced] = []
+        if row["ended_at"] is None:
+            stopped = cases.end(conn, row, Status.CANCELLED)
             record_action(
                 conn, Action.REPLAY_CANCELLED, name, deployment_id=deployment_id, replay_id=replay_id
             )
-        row = records.get(conn, deployment_id, replay_id)
-    if bench_id is not None:
-        _cancel_runs(bench_id)
+            row = records.get(conn, deployment_id, replay_id)
+    signals.publish_cancels(stopped, settings().event_retention_seconds)
     return jsonify(_shown(row))
 
 
@@ -273,19 +274,14 @@ def delete_replay(deployment_id: UUID, replay_id: UUID) -> None:
     """Delete a replay with its cases and their threads. Its runs are cancelled."""
     with connection() as conn:
         name = deployments.lock(conn, caller().organization_id, deployment_id)["name"]
-        records.get(conn, deployment_id, replay_id)
+        records.lock(conn, deployment_id, replay_id)
         benches = records.remove(conn, [replay_id])
         record_action(conn, Action.REPLAY_DELETED, name, deployment_id=deployment_id, replay_id=replay_id)
     for bench_id in benches:
         forget(bench_id)
-        _cancel_runs(bench_id)
-
-
-def _cancel_runs(bench_id: UUID) -> None:
-    """Cancel runs within the request. Upkeep cancels the remaining ones."""
-    with connection() as conn:
-        stopped = deletion.stop_runs(conn, bench_id, reason="the replay was cancelled")
-    signals.publish_cancels(stopped, settings().event_retention_seconds)
+        with connection() as conn:
+            stopped = deletion.stop_runs(conn, bench_id, reason="the replay was deleted")
+        signals.publish_cancels(stopped, settings().event_retention_seconds)
 
 
 def _shown(row: Row) -> dict[str, Any]:

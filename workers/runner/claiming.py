@@ -46,13 +46,14 @@ T = TypeVar("T")
 
 
 class Slots:
-    """The slots of a runner. The runs of each depth have their own."""
+    """The slots of a runner. The runs of each depth have their own. Replays use at most half of the slots."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._busy: Counter[int] = Counter()  # by depth
         # Slots for runs that are being claimed, by depth; None: the depth is not known yet.
         self._reserved: Counter[int | None] = Counter()
+        self._free_for_replays = max(most // 2, 1)
 
     def free(self, depth: int = 0) -> int:
         return self._most - self._busy[depth] - self._reserved[None] - self._reserved[depth]
@@ -61,14 +62,28 @@ class Slots:
     def free_at_each_depth(self) -> int:
         return min(self.free(depth) for depth in range(nesting.MAX_DEPTH + 1))
 
+    def claimed_within_replays(self, claim: Callable[[int], ClaimedRuns]) -> ClaimedRuns:
+        """Claim runs with the number of slots that replays may use. These slots are reserved meanwhile.
+
+        A claimed run of a replay keeps its slot until `release`.
+        """
+        most, self._free_for_replays = self._free_for_replays, 0
+        claimed: ClaimedRuns = []
+        try:
+            claimed = claim(most)
+        finally:
+            self._free_for_replays += most - sum(run.is_replay for run, _ in claimed)
+        return claimed
+
     def busy(self, depth: int) -> int:
         return self._busy[depth]
 
-    def occupy(self, depth: int) -> None:
-        self._busy[depth] += 1
+    def occupy(self, run: Claimed) -> None:
+        self._busy[run.depth] += 1
 
-    def release(self, depth: int) -> None:
-        self._busy[depth] -= 1
+    def release(self, run: Claimed) -> None:
+        self._busy[run.depth] -= 1
+        self._free_for_replays += run.is_replay
 
     @contextmanager
     def reserved(self, count: int, depth: int | None = None) -> Iterator[None]:
@@ -233,9 +248,18 @@ class Claims:
                 lambda conn: limits.claim_of_key(conn, queue, self._pool, self._terms, most=most, depth=depth)
             )
         served = list(self._served)
-        return self._claim_fairly(
-            lambda conn: limits.claim_of_deployment(
-                conn, queue, self._pool, self._terms, most=most, served=served, depth=depth
+        return self.slots.claimed_within_replays(
+            lambda most_of_replays: self._claim_fairly(
+                lambda conn: limits.claim_of_deployment(
+                    conn,
+                    queue,
+                    self._pool,
+                    self._terms,
+                    most=most,
+                    most_of_replays=most_of_replays,
+                    served=served,
+                    depth=depth,
+                )
             )
         )
 

@@ -186,7 +186,7 @@ class Runner:
     def _start(self, claimed: ClaimedRuns) -> list[gevent.Greenlet]:
         """Start executing claimed runs."""
         for run, _ in claimed:
-            self.claims.slots.occupy(run.depth)
+            self.claims.slots.occupy(run)
         executions = [Execution(self.services, run, stored) for run, stored in claimed]
         self.executions |= {execution.run.run_id: execution for execution in executions}
         return [self._group.spawn(self._execute, execution) for execution in executions]
@@ -201,7 +201,7 @@ class Runner:
             finally:
                 if self.executions.get(run.run_id) is execution:
                     del self.executions[run.run_id]
-                self.claims.slots.release(run.depth)
+                self.claims.slots.release(run)
                 self._ended.append(time.monotonic())
                 if run.depth:
                     self._may_have_nested.set()

@@ -19,6 +19,7 @@ from shared.deployments import sources
 from shared.figures import budgets, folding
 from shared.infra.postgres import connection
 from shared.removal import deletion, expiry, history
+from shared.replays import records
 from shared.runs import bulk, webhook_records
 from shared.settings import Settings
 
@@ -51,6 +52,7 @@ class Removals:
             self.old_figures,
             self.old_audit_entries,
             self.old_bulk_operations,
+            self.old_replays,
             self.old_log_lines,
         ]
 
@@ -91,6 +93,10 @@ class Removals:
 
     def old_bulk_operations(self) -> None:
         self._exhaust(partial(bulk.remove_old, days=self._settings.log_retention_days))
+
+    def old_replays(self) -> None:
+        if self._settings.run_retention_days:
+            self._exhaust(partial(records.remove_old, days=self._settings.run_retention_days))
 
     def old_log_lines(self) -> None:
         self._of_each_deployment(self._trim_log)

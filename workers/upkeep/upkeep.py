@@ -45,6 +45,7 @@ from workers.upkeep.bulk_operations import BulkOperations
 from workers.upkeep.questions import Questions
 from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
+from workers.upkeep.replays import Replays
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Upkeep:
         self._crons = DueCrons(settings)
         self._questions = Questions(settings)
         self._bulk = BulkOperations(settings)
+        self._replays = Replays(settings)
         self._reindexing = Reindexing()
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
@@ -146,6 +148,7 @@ class Upkeep:
             self._questions.send_webhooks,
             self._questions.begin_expiries,
             self._bulk.begin,
+            self._replays.begin,
         ]
         if self._ticks % SLOW_EVERY == 0:
             steps += [self._organizations, self._reindexing.begin]
