@@ -68,7 +68,6 @@ FLOORS = {
         {"thread_runs"},
         {"crons", "thread_stream", "thread_copies", "protocol"},
         {"thread_updates"},
-        {"replays"},
         {"inbox"},
         {"removal"},
         {"replays"},
