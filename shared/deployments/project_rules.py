@@ -1,6 +1,6 @@
 """Rules for a project that the command line checks before an upload, and the service again.
 
-They are about names of environment variables, about the language of a project, and about questions to people.
+They are about names of environment variables, the language of a project, questions to people, and replays.
 """
 
 from __future__ import annotations
@@ -81,11 +81,15 @@ def entries(graphs: Mapping[str, Any]) -> list[str]:
 
 def language_refusal(config: Mapping[str, Any]) -> str | None:
     """Return an error text, with the key, if a langgraph.json refers to code of two languages or of none, else None."""
-    graphs, auth, http = (
+    graphs, auth, http, replay = (
         section if isinstance(section := config.get(key), Mapping) else {}
-        for key in ("graphs", "auth", "http")
+        for key in ("graphs", "auth", "http", "replay")
     )
-    others = {"auth.path": auth.get("path"), "http.app": http.get("app")}
+    others = {
+        "auth.path": auth.get("path"),
+        "http.app": http.get("app"),
+        "replay.score": replay.get("score"),
+    }
     named = {f"graphs.{id}": path for id, graph in graphs.items() for path in entries({id: graph})}
     named |= {where: path for where, path in others.items() if isinstance(path, str)}
     for where, path in named.items():
@@ -102,6 +106,11 @@ def language_refusal(config: Mapping[str, Any]) -> str | None:
                 f"{where}: {path.partition(':')[0]!r} is {languages_of[0]}, the graphs are {languages_of[1]}"
             )
     return None
+
+
+def allows_live_tools(manifest: Mapping[str, Any] | None) -> bool:
+    """Whether the langgraph.json of a revision, as its `manifest` has it, allows replays to execute tools."""
+    return ((manifest or {}).get("replay") or {}).get("tools") == "live"
 
 
 def default_answer_refusal(rules: Mapping[str, Any]) -> str | None:

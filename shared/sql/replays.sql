@@ -236,3 +236,6 @@ SELECT outcome, reason, jsonb_build_object('status', comparison -> 'status', 'to
     'cost', comparison -> 'cost', 'duration_seconds', comparison -> 'duration_seconds',
     'scores', comparison -> 'scores') AS comparison
 FROM replay_case WHERE replay_id = :id ORDER BY position
+
+-- name: keep_report
+UPDATE replay_case SET report = CAST(:report AS jsonb) WHERE case_run_id = :case_run_id AND outcome IS NULL

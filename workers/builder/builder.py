@@ -310,6 +310,7 @@ class _Build:
                     "store": dict(environment.manifest.store),
                     "webhooks": dict(environment.manifest.webhooks),
                     "inbox": dict(environment.manifest.inbox),
+                    "replay": dict(environment.manifest.replay),
                     "http": dict(inspected.http),
                     "configs": dict(configs),
                     "resolved_at": self._resolved_at,

@@ -7,7 +7,7 @@
 
 Levels 0 and 1 also set resource limits and drop all capabilities permanently. User code therefore cannot read the
 environments of other processes (`shared/infra/system.py` is the other half of that protection). The network is
-shared at all levels, because agents call models.
+shared at all levels, because agents call models; replays that call none have no network at levels 1 and 2.
 
 If user code runs in its own user namespace and not as the machine's root, the kernel also bounds its processes and
 threads (`workers/isolation/confinement.py`). `workers/isolation/usage.py` counts its processes in all cases.

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 LIMITED = Path(limited.__file__)
 
 settled: Isolation | None = None  # the isolation of this process
+_cuts_network: bool | None = None  # None: not tested yet
 
 
 def settle(settings: Settings) -> Isolation:
@@ -99,6 +100,38 @@ def wrap(
     )
 
 
+def can_cut_network(settings: Settings) -> bool:
+    """Whether a program can be started without the network. Tests it once, and logs if not."""
+    global _cuts_network
+    if _cuts_network is None:
+        _cuts_network = _tests_network(settings)
+    return _cuts_network
+
+
+def _tests_network(settings: Settings) -> bool:
+    isolation = settled or Isolation(levels.level_of(settings), levels.most_tasks(settings))
+    reason: str | None = "isolation level 0"
+    if isolation.level == 2:
+        argv = bubblewrap.wrapped(["true"], settings, has_namespace=isolation.has_namespace, readonly=[])
+        reason = bubblewrap.failure_of(
+            without_network(argv, settings), before=lambda: levels.enter(isolation)
+        )
+    elif isolation.level == 1:
+        reason = bubblewrap.failure_of(["true"], before=confinement.leave_network)
+    if reason is not None:
+        log.warning("replays that need no network have it nevertheless: %s", reason)
+    return reason is None
+
+
+def without_network(argv: Sequence[str], settings: Settings) -> list[str]:
+    """Return the command of a sandbox (`wrap`) with no network but its own loopback interface.
+
+    At level 1 the command is no sandbox: `confine` leaves the network.
+    """
+    is_sandbox = argv[0] == bubblewrap.find(settings.bwrap).program
+    return [argv[0], "--unshare-net", *argv[1:]] if is_sandbox else list(argv)
+
+
 def host_group(settings: Settings) -> ControlGroup | None:
     """Create a control group for one graph host. Returns None if control groups are not available."""
     if settled is None or settled.groups is None:
@@ -107,15 +140,21 @@ def host_group(settings: Settings) -> ControlGroup | None:
 
 
 def confine(
-    group: ControlGroup | None = None, *, file_bytes: int | None = None, runs_as_service: bool = False
+    group: ControlGroup | None = None,
+    *,
+    file_bytes: int | None = None,
+    runs_as_service: bool = False,
+    has_network: bool = True,
 ) -> None:
     """Confine the calling process: limits, few rights, and death with its parent. Called between fork and exec.
 
     `file_bytes` is the largest size of a file that it may write. `runs_as_service`: the process runs no code of a
-    deployment, and keeps the service's user and rights.
+    deployment, and keeps the service's user and rights. `has_network` False requires `can_cut_network`.
     """
     if group is not None:
         group.enter()
+    if not has_network and settled is not None and settled.level == 1:
+        confinement.leave_network()
     confinement.limit_files()
     if file_bytes is not None:
         confinement.limit(resource.RLIMIT_FSIZE, file_bytes)

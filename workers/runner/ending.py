@@ -24,6 +24,7 @@ from workers.runner import quarantine
 
 BUDGET = "budget"  # the action of a stop because a token budget is used up
 MAX_SPANS_BYTES = 256 << 10  # of the spans that a host sends; more are not stored
+MAX_REPORT_BYTES = 256 << 10  # of a replay; a larger one is not stored
 RETRY_SECONDS = (1.0, 5.0)  # delay after the first and the second death that counts
 
 
@@ -37,6 +38,20 @@ class Stop(NamedTuple):
 def _seconds(value: Any) -> float | None:
     """Return a duration sent by a host; None if it is not a finite, non-negative float."""
     return value if isinstance(value, float) and 0 <= value < math.inf else None
+
+
+def _report(value: Any) -> str | None:
+    """Return the JSON of a replay's report with its known fields; None if the host sent none, or more than is stored."""
+    if not isinstance(value, dict):
+        return None
+    lists = {name: value.get(name) for name in ("unrecorded", "live", "network")}
+    counts = {name: value.get(name) for name in ("models_recorded", "models_live")}
+    document = {
+        **{name: items if isinstance(items, list) else [] for name, items in lists.items()},
+        **{name: count if isinstance(count, int) else 0 for name, count in counts.items()},
+    }
+    report = without_nul(dumps(document))
+    return report if len(report) <= MAX_REPORT_BYTES else None
 
 
 @dataclass(slots=True)
@@ -71,6 +86,7 @@ class HostOutcome:
     usage: str | None = None
     first_token_ago: float | None = None
     spans: str | None = None
+    report: str | None = None  # of a replay
     answer: bytes | None = None
 
     @classmethod
@@ -88,6 +104,7 @@ class HostOutcome:
             usage=without_nul(dumps(head["usage"])) if head.get("usage") else None,
             first_token_ago=_seconds(head.get("first_token_ago")),
             spans=None if times is None else times.document(head.get("spans")),
+            report=_report(head.get("replay")),
             answer=parts[2],
         )
 

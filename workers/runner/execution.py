@@ -32,6 +32,7 @@ from shared.figures.budgets import Account, Budget
 from shared.figures.usage import MOST_TOKENS
 from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
+from shared.replays import host_queries
 from shared.runs import claims, create, end_event, finish
 from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Stored
@@ -109,6 +110,7 @@ class Execution:
         if end.is_announced:
             self._log.add(events.payload("error", dumps(end.error).encode()))
         try:
+            self._keep_report(end.outcome)
             following = self._services.committer.finish(
                 self.hosted, end.finish(self.run, end_seq=self._log.next_seq)
             )
@@ -121,6 +123,19 @@ class Execution:
         self._record_end(end.status, end.error)
         self._log.end(end.last_event(self.run))
         return following
+
+    def _keep_report(self, outcome: HostOutcome) -> None:
+        """Store the report of a replayed run, before its end is visible. Raises Unavailable if the lease is lost."""
+        if outcome.report is None or not self.run.kwargs.get("replay"):
+            return
+        report = outcome.report
+
+        def keep() -> None:
+            with connection() as conn:
+                if claims.hold(conn, self.run):
+                    host_queries.keep_report(conn, self.run.run_id, report)
+
+        self.hosted.lease.retry(keep)
 
     def _record_end(self, status: str, error: Mapping[str, Any] | None = None) -> None:
         """Record the end in the trace and in the deployment's log."""
@@ -164,7 +179,8 @@ class Execution:
         if back.why is not None:
             log.warning("run %s: %s, it goes back to the queue", run.run_id, back.why)
         if back.level is not None and back.level < quarantine.ALONE:  # the host starts while the runs requeue
-            services.hosts.prestart(run.revision_id, quarantine.group(run.run_id, back.level))
+            kind = quarantine.kind_of(run.kwargs.get("replay"))
+            services.hosts.prestart(run.revision_id, quarantine.group(run.run_id, back.level, kind))
         try:
             cancellation = services.committer.settle(self.hosted)
             if cancellation is not None:
@@ -305,7 +321,7 @@ class HostedRun:
     def _execute_in_host(self, frame: bytes) -> HostOutcome | RunyardError:
         """Run the graph in one host. Raises HostError if no host can be had, or the host has just ended."""
         run = self.run
-        group = quarantine.group(run.run_id, run.quarantine)
+        group = quarantine.group(run.run_id, run.quarantine, quarantine.kind_of(run.kwargs.get("replay")))
         self.times.host_requested_at = time.monotonic()
         try:
             host = self._services.hosts.acquire(run.revision_id, group, depth=run.depth, unless=self._outcome)

@@ -7,6 +7,7 @@ a run that is not in this host is ignored.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import signal
 import socket
@@ -110,7 +111,7 @@ class Host:
     ) -> None:
         """Start the process. Raises HostUnusable. Without an owner, requests to the deployment are ignored."""
         self.revision_id = revision_id
-        self.group = group  # the quarantine group of the runs that may enter
+        self.group = group  # of the runs that may enter
         self.occupants: dict[bytes, Occupant] = {}
         self.entered_at: dict[bytes, float] = {}  # monotonic times by occupant, the oldest first
         self.is_retiring = False  # takes no new runs because its slot is needed
@@ -133,12 +134,20 @@ class Host:
         self._ready: AsyncResult = AsyncResult()
         self._write_lock = RLock()
         self._group = sandbox.host_group(settings)
+        has_network = group.has_network or not sandbox.can_cut_network(settings)
+        if not has_network:
+            command = dataclasses.replace(command, argv=sandbox.without_network(command.argv, settings))
         runner_socket, host_socket = socket.socketpair()
         try:
             self._process = _start(
                 command,
                 host_socket,
-                partial(sandbox.confine, self._group, file_bytes=settings.host_home_mb * MIB),
+                partial(
+                    sandbox.confine,
+                    self._group,
+                    file_bytes=settings.host_home_mb * MIB,
+                    has_network=has_network,
+                ),
             )
         except OSError as error:
             runner_socket.close()

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # a host whose answer to a ping takes longer is busy
 STARTS_OF_ONE = 2  # hosts of one revision that start at the same time
-EXPECTED_SECONDS = 30.0  # how long an idle host of a quarantine group waits for runs
+EXPECTED_SECONDS = 30.0  # how long an idle host of a quarantine group, or of replays, waits for runs
 REPLACED_IDLE_SECONDS = 600.0  # for hosts of replaced revisions, where those of serving ones never stop
 SLOT_WAIT_SECONDS = 5.0  # how long a start waits for a slot before a host stops taking new runs
 
@@ -169,7 +169,7 @@ class HostPool:
 
     def _needs_another_host(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
         return (
-            group == DEFAULT_GROUP
+            group.is_open
             and hosts.start is None
             and len(hosts.ready) < self._most(revision_id)
             and all(host.occupants and _is_busy(host) for host in hosts.ready)
@@ -202,14 +202,15 @@ class HostPool:
         start = self._hosts(revision_id, group).start = _Start(revision_id, group)
         self._queue.append(start)
         # A run that is alone gets a new process, in which no other run has been.
-        if DEFAULT_GROUP < group < (ALONE, 0) and self._has_slot(group):
+        if 0 < group.level < ALONE and self._has_slot(group):
             self._take_idle(start)
         self._advance()
         return start
 
     def _take_idle(self, start: _Start) -> None:
         """Use an idle open host of the revision for this start, which saves starting a process."""
-        idle = next(filter(self._is_idle, self._hosts(start.revision_id, DEFAULT_GROUP).ready), None)
+        ready = self._hosts(start.revision_id, Group(0, 0, start.group.kind)).ready
+        idle = next(filter(self._is_idle, ready), None)
         if idle is not None and idle.is_healthy:
             self._forget(idle)
             idle.group = start.group
@@ -294,7 +295,7 @@ class HostPool:
     def host_changed(self, host: Host) -> None:
         if host.died is not None:
             self._forget(host)
-        elif self._is_idle(host) and (host.group != DEFAULT_GROUP or host.is_retiring or host.is_unfit):
+        elif self._is_idle(host) and (not host.group.is_open or host.is_retiring or host.is_unfit):
             self._evict(host, "is not needed any more")
         if self._queue:
             self._advance()
@@ -327,7 +328,7 @@ class HostPool:
                 self._limits.pop(revision_id, None)
             kept = 0 if changed.is_deleted else self._most(revision_id)
             why = "its deployment is gone" if changed.is_deleted else "its deployment may have fewer"
-            open_to_all = [host for host in hosts if host.group == DEFAULT_GROUP]
+            open_to_all = [host for host in hosts if host.group.is_open]
             idle = [host for host in open_to_all if self._is_idle(host)]
             for host in idle[: max(len(open_to_all) - kept, 0)]:
                 self._evict(host, why)
@@ -425,7 +426,7 @@ class HostPool:
 
 def _kind(group: Group) -> int:
     """Return the kind of slot that a host of this group takes."""
-    return min(group[0], QUARANTINED)
+    return min(group.level, QUARANTINED)
 
 
 def _is_busy(host: Host) -> bool:

@@ -64,8 +64,14 @@ NOT_ANSWERED = frozenset(("connection", "keep-alive", "transfer-encoding"))
 def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:
     """Execute a lookup of a run and return the encoded results.
 
-    Raises Fenced if it writes to the store and the run has another owner by now. Raises Unavailable.
+    A replay reads the store of its revision's deployment, and writes nothing. Raises Fenced if the run writes to the
+    store and has another owner by now. Raises Unavailable.
     """
+    if ask["op"] == "store" and run.kwargs.get("replay"):
+        if _writes(ask["ops"]):
+            return [dumps({"error": "a replay may not write to the store"}).encode()]
+        ops = [{**op, "refresh": False} if "refresh" in op else op for op in ask["ops"]]
+        return _store_results(_deployment_of(run.revision_id)[0], ops, None)
     if ask["op"] == "store":
         return _store_results(run.deployment_id, ask["ops"], run)
     with connection() as conn:
@@ -118,12 +124,17 @@ class Loopbacks:
         request = _LoopbackRequest(host, id, head)
         host.admit(id, request)
         self._open[host] += 1
-        gevent.spawn(self._execute, request, self._open[host] > AT_ONCE)
+        refusal = None
+        if host.group.is_replay:
+            refusal = "a replay makes no requests to its deployment"
+        elif self._open[host] > AT_ONCE:
+            refusal = f"a process makes no more than {AT_ONCE} requests to its deployment at once"
+        gevent.spawn(self._execute, request, refusal)
 
-    def _execute(self, request: _LoopbackRequest, is_one_too_many: bool) -> None:
+    def _execute(self, request: _LoopbackRequest, refusal: str | None) -> None:
         try:
-            if is_one_too_many:
-                request.fail(f"a process makes no more than {AT_ONCE} requests to its deployment at once")
+            if refusal is not None:
+                request.fail(refusal)
             else:
                 request.execute(self._address)
         except HostDied:

@@ -1,6 +1,9 @@
-"""Quarantine: which runs share a graph host after a host has died under them.
+"""Groups of runs that may share a graph host. Replays have hosts of their own. Quarantine separates runs further.
 
-When a host dies, the runner cannot tell which of its runs caused the death. The runs are therefore separated step by
+Replays are in no host with ordinary runs, so that a revision that is only tried cannot disturb these, and the runner
+can refuse requests of such a host to its deployment. If no call of a replay can need the network, the host has none.
+
+Quarantine concerns runs whose host has died. When a host dies, the runner cannot tell which of its runs caused the death. The runs are therefore separated step by
 step. The run's row stores the level (`run.quarantine`):
 
     0       on a host with all other runs of the revision
@@ -15,26 +18,65 @@ deaths with it. Only the death of a run that is alone is certainly its own. That
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from uuid import UUID
 
 ALONE = 12
 FEW = 4
 
-Group = tuple[int, int]  # the level, and the part of the runs at this level
-DEFAULT_GROUP: Group = (0, 0)  # runs that are not in quarantine
+ORDINARY, REPLAY, OFFLINE_REPLAY = range(3)  # kinds of runs
+
+
+class Group(NamedTuple):
+    """The runs of a revision that may share a host."""
+
+    level: int
+    part: int  # of the runs at this level
+    kind: int = ORDINARY
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open to all runs of its kind that are not in quarantine."""
+        return self.level == 0
+
+    @property
+    def is_replay(self) -> bool:
+        return self.kind != ORDINARY
+
+    @property
+    def has_network(self) -> bool:
+        return self.kind != OFFLINE_REPLAY
+
+
+DEFAULT_GROUP = Group(0, 0)  # ordinary runs that are not in quarantine
+
+
+def kind_of(replay: Mapping[str, Any] | None) -> int:
+    """Return the kind of a run from its `replay`, None of an ordinary run.
+
+    Live models and executed tools need the network, and cannot be separated from other code of their process. A replay
+    therefore has no network only if it does not ask for one, its models are recorded, and no tool may be executed. A
+    model call without a recorded answer then fails. In other replays only the host itself refuses connections that
+    are not a model's or a tool's (`workers/graph_host/replays/network.py`). Isolation level 0 cannot cut the network.
+    """
+    if not replay:
+        return ORDINARY
+    is_live = replay.get("models") != "recorded" or replay.get("tools") == "live" or replay.get("live_tools")
+    return REPLAY if is_live or replay.get("network") else OFFLINE_REPLAY
 
 
 def reserved(group: Group, depth: int) -> Group:
     """Return the group of the reserved host for nested runs of this group and depth. Its level is `-depth`."""
-    return -depth, 0 if group == DEFAULT_GROUP else (group[1] << 8) + group[0]
+    return Group(-depth, 0 if group.is_open else (group.part << 8) + group.level, group.kind)
 
 
-def group(run_id: UUID, level: int) -> Group:
+def group(run_id: UUID, level: int, kind: int = ORDINARY) -> Group:
     """Return the group of a run: runs of the same revision and group may share a host."""
     if level >= ALONE:
-        return ALONE, run_id.int
+        return Group(ALONE, run_id.int, kind)
     halvings = max(level - 1, 0)
-    return level, run_id.int & ((1 << halvings) - 1)
+    return Group(level, run_id.int & ((1 << halvings) - 1), kind)
 
 
 def after(level: int, together: int) -> int:

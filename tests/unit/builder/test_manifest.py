@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shared.deployments import project_rules
 from shared.errors import BuildFailed
 from tests.unit.builder.conftest import Read, refuse
 from workers.builder.config.schema import Cors, Http, LanggraphJson
@@ -121,6 +122,14 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
             "^inbox.on_expiry.answer: must have at",
         ),
         ({"on_expiry": {"action": "leave", "after": 1}}, r"^inbox.on_expiry.after: not known\."),
+    ],
+    "replay": [
+        ([], "^replay: must be an object"),
+        ({"tool": "live"}, r"^replay.tool: not known\. Did you mean tools\?$"),
+        ({"tools": "all"}, "^replay.tools: must be one of recorded, live"),
+        ({"score": "./evals.py"}, '^replay.score: .* must have the form "./file.py:attribute"'),
+        ({"score": "./missing.py:score"}, "^replay.score: the file './missing.py' is not in the archive"),
+        ({"score": "./score.ts:score"}, "^replay.score: './score.ts' is JavaScript, the graphs are Python"),
     ],
     "webhooks": [
         ([], "^webhooks: must be an object"),
@@ -287,6 +296,16 @@ def test_the_inbox_has_rules(read: Read) -> None:
         name: value for name, value in rules.items() if name != "remind_after_seconds"
     }
     assert read(inbox={"on_expiry": {"action": "cancel"}}).inbox == {"on_expiry": {"action": "cancel"}}
+
+
+def test_replays_have_rules_and_a_scorer(read: Read) -> None:
+    assert read().replay == {}
+    assert not project_rules.allows_live_tools({"replay": {}})
+
+    replay = {"tools": "live", "score": "./agent.py:score"}
+
+    assert read(replay=replay).replay == replay
+    assert project_rules.allows_live_tools({"replay": replay})
 
 
 def test_webhooks_have_rules_and_headers(read: Read) -> None:

@@ -30,7 +30,7 @@ time.sleep(600)
 """
 # A worker that settles its isolation and starts a program under it, as builders and runners do.
 WORKER = """
-import dataclasses, json, os, subprocess, sys
+import dataclasses, functools, json, os, subprocess, sys
 from shared.infra.system import close_memory
 from shared.settings import Settings
 from workers.isolation import levels, sandbox
@@ -50,8 +50,11 @@ program = ["/bin/sh", "-c", sys.argv[1]]
 argv = sandbox.wrap(
     program, settings, readonly=[], writable=[home], cwd=home, memory_bytes=2**21
 )
+has_network = "OFFLINE" not in os.environ or not sandbox.can_cut_network(settings)
+if not has_network:
+    argv = sandbox.without_network(argv, settings)
 env = {"PATH": os.defpath, "PLATFORM": sys.argv[2], "SECRET": str(settings.data_dir / "admin.key")}
-done = subprocess.run(argv, env=env, preexec_fn=sandbox.confine, cwd=home, capture_output=True, text=True)
+done = subprocess.run(argv, env=env, preexec_fn=functools.partial(sandbox.confine, has_network=has_network), cwd=home, capture_output=True, text=True)
 print(json.dumps({"level": sandbox.level(settings), "said": done.stdout, "error": done.stderr}))
 """
 SNOOP = """
@@ -127,6 +130,16 @@ def test_user_code_has_no_rights_and_sees_no_secrets(form: str, platform: str, f
     assert "wrote" in lines, said
     assert ("secret" in lines) is (level == 0), "only at level 0 are the service's files open"
     assert (lines[-1] == "65534") is (level == 1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_program_may_have_no_network(level: int, platform: str, folder: Path) -> None:
+    found = snoop(
+        folder / "data", LEVELS[level] | {"OFFLINE": "1"}, platform, script="cat /proc/net/dev; id -u"
+    )
+
+    interfaces = [line.split(":")[0].strip() for line in found["said"].splitlines() if ":" in line]
+    assert (interfaces == ["lo"]) is (level > 0), found
 
 
 @pytest.mark.parametrize("level", LEVELS)

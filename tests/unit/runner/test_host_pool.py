@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from typing import Any
 from uuid import UUID, uuid4
 
 import gevent
@@ -18,7 +19,7 @@ from tests.support.waiting import until
 from workers.runner import host_health, host_pool, quarantine
 from workers.runner.host import Host
 from workers.runner.host_pool import AcquireCancelled
-from workers.runner.quarantine import ALONE, DEFAULT_GROUP
+from workers.runner.quarantine import ALONE, DEFAULT_GROUP, OFFLINE_REPLAY, ORDINARY, REPLAY
 
 
 @within(stage, hosts_per_revision=2)
@@ -293,6 +294,38 @@ def test_hosts_of_what_is_deleted_stop_when_they_are_idle(s: Stage) -> None:
     until(lambda: not is_alive(busy.pid) and not is_alive(idle.pid))
 
 
+@within(stage)
+def test_replays_share_hosts_of_their_own(s: Stage) -> None:
+    ordinary = s.acquire()
+    replaying = s.acquire(group=quarantine.group(uuid4(), 0, REPLAY))
+    occupant = Occupant().enter(replaying)
+
+    assert replaying is not ordinary
+    assert s.acquire(group=quarantine.group(uuid4(), 0, REPLAY)) is replaying
+    assert s.acquire(group=quarantine.group(uuid4(), 0, OFFLINE_REPLAY)) not in (ordinary, replaying)
+    assert s.acquire() is ordinary
+
+    replaying.leave(occupant.id)
+    assert s.acquire(group=quarantine.group(uuid4(), 0, REPLAY)) is replaying, "it waits for the next case"
+
+
+@pytest.mark.parametrize(
+    ("replay", "kind"),
+    [
+        (None, ORDINARY),
+        ({"models": "live"}, REPLAY),
+        ({"models": "recorded"}, OFFLINE_REPLAY),
+        ({"models": "recorded", "network": True}, REPLAY),
+        ({"models": "recorded", "tools": "live"}, REPLAY),
+        ({"models": "recorded", "tools": "recorded", "live_tools": ["search"]}, REPLAY),
+    ],
+)
+def test_a_replay_has_no_network_only_if_nothing_of_it_can_need_one(
+    replay: dict[str, Any] | None, kind: int
+) -> None:
+    assert quarantine.kind_of(replay) == kind
+
+
 @within(stage, max_hosts=1)
 def test_a_nested_run_needs_no_slot_that_runs_above_it_hold(s: Stage) -> None:
     others = [uuid4() for _ in range(3)]
@@ -331,7 +364,7 @@ def test_a_reserved_host_takes_no_new_runs_when_another_revision_waits_for_its_s
 
 @within(stage, max_hosts=2)
 def test_nested_runs_that_are_kept_apart_are_so_on_reserved_hosts(s: Stage) -> None:
-    alone = [(ALONE, number) for number in range(4)]
+    alone = [quarantine.Group(ALONE, number) for number in range(4)]
     for group in alone[:2]:
         Occupant().enter(s.acquire(group=group))
     third = s.acquire(group=alone[2], depth=1)

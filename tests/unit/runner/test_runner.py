@@ -9,18 +9,23 @@ from uuid import UUID, uuid4
 import gevent
 import orjson
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
+from uuid_utils.compat import uuid7
 
 from shared.infra import redis
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, dumps
+from shared.models import REPLAY, REPLAY_CASE
 from shared.runs import retry
 from shared.runs.drafts import RunRequest
 from shared.threads import records
+from tests.support import factories
 from tests.support.creating import insert_run
 from tests.support.greened import World, greened, within
 from tests.support.runner_bench import Bench, bench, last, names
 from tests.support.waiting import until
 from workers.runner import deployment_log, host_requests
+from workers.runner.quarantine import ORDINARY
+from workers.runner.quarantine import REPLAY as REPLAY_KIND
 
 
 @within(bench)
@@ -82,6 +87,48 @@ def test_a_run_whose_lookup_fails_ends(world: World) -> None:
         row = b.row(run_id)
         assert (row["status"], row["error"]["error"]) == ("error", "RunyardError")
         assert row["error"]["message"] == "a lookup of the graph failed: 'namespace'"
+
+
+@within(bench)
+def test_a_replay_reads_the_store_of_its_revision_s_deployment_and_writes_nothing(b: Bench) -> None:
+    original, case = b.create("remembers", {"text": "x"}), uuid7()
+    b.runner.notify([original])
+    b.wait(original)
+    hidden = factories.deployment(name="hidden")
+    run_id = b.create("agent", {"text": "x"}, deployment=hidden)
+    with connection() as conn:
+        replayed = {"replay": {"tools": "recorded", "models": "live"}}
+        values = {"id": run_id, "replayed": dumps(replayed), "revision_id": b.row(original)["revision_id"]}
+        conn.execute(
+            text(
+                "UPDATE run SET kwargs = CAST(CAST(kwargs AS jsonb) || CAST(:replayed AS jsonb) AS json), revision_id = :revision_id, graph_id = 'remembers' WHERE run_id = :id"
+            ),
+            values,
+        )
+        replay = {
+            "id": case,
+            "deployment_id": b.deployment.id,
+            "revision_id": uuid7(),
+            "sample": 1,
+            "seed": 1,
+        }
+        rules = {"tools": "recorded", "live_tools": [], "models": "live", "network": False, "concurrency": 1}
+        conn.execute(insert(REPLAY).values(**replay, **rules, criteria={}))
+        conn.execute(
+            insert(REPLAY_CASE).values(
+                replay_id=case, position=0, run_id=original, thread_id=uuid7(), case_run_id=run_id
+            )
+        )
+    b.runner.notify([run_id])
+    found = b.wait(run_id)
+
+    assert last(found)["output"]["log"] == [2, ["x"], 2]
+    with connection() as conn:
+        stored = conn.execute(text("SELECT deployment_id, value FROM store_item")).all()
+        report = conn.execute(text("SELECT report FROM replay_case")).scalar_one()
+    assert [(row.deployment_id, row.value) for row in stored] == [(b.deployment.id, {"n": 1})]
+    assert report == {"unrecorded": [], "live": [], "network": [], "models_recorded": 0, "models_live": 0}
+    assert {host.group.kind for host in b.runner.hosts.all()} == {ORDINARY, REPLAY_KIND}
 
 
 @within(bench)

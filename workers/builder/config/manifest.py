@@ -36,6 +36,7 @@ class Manifest:
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
     inbox: Mapping[str, Any] = field(default_factory=dict)  # rules for questions to people
+    replay: Mapping[str, Any] = field(default_factory=dict)  # `tools` and `score` of replays
     checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `serde`
     auth: Mapping[str, Any] = field(default_factory=dict)  # the project's own authorization
     http: Mapping[str, Any] = field(default_factory=dict)  # the project's own app, disabled interfaces, CORS
@@ -59,6 +60,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
     locked = dependencies.read_locked(tree, loaded.get("source"))
     entry_points = {f"graphs.{graph_id}": graph["path"] for graph_id, graph in loaded["graphs"].items()}
     entry_points |= {"auth.path": loaded["auth"].get("path"), "http.app": loaded["http"].get("app")}
+    entry_points |= {"replay.score": loaded["replay"].get("score")}
     for where, entry in entry_points.items():
         if entry is not None:
             _require_file(tree, where, entry, None if locked is None else locked.packages)
@@ -95,6 +97,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
                 "store",
                 "webhooks",
                 "inbox",
+                "replay",
                 "checkpointer",
                 "auth",
                 "http",

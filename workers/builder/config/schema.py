@@ -434,6 +434,13 @@ class Inbox(StrictSection):
     on_expiry = Nested(OnExpiry)
 
 
+class Replay(StrictSection):
+    """Rules for replays of past runs: whether tools may be executed, and the function that scores outputs."""
+
+    tools = fields.one_of("recorded", "live")
+    score = EntryPoint()
+
+
 def _header(name: str, value: Any, prefix: str, env: Mapping[str, str]) -> str:
     """Return the header's value. Variables missing in the project's `env` stay templates for the deployment."""
     if not HEADER.fullmatch(name) or SERVICE_HEADERS.fullmatch(name):
@@ -553,6 +560,7 @@ class LanggraphJson(Section):
     store = Nested(Store, load_default=dict)
     webhooks = Nested(Webhooks, load_default=dict)
     inbox = Nested(Inbox, load_default=dict)
+    replay = Nested(Replay, load_default=dict)
     checkpointer = Nested(Checkpointer, empty=({}, [], "", False, 0), load_default=dict)
     python_version = PythonVersion(load_default=None)
     pip_config_file = Value("must be a path", lambda value: isinstance(value, str), load_default=None)

@@ -68,6 +68,7 @@ def entries(manifest: Manifest) -> dict[str, object]:
         "store": manifest.store,
         "auth": {"path": manifest.auth["path"]} if manifest.auth else None,
         "http": manifest.http or None,
+        "replay": manifest.replay or None,
     }
 
 

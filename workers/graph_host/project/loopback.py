@@ -30,6 +30,7 @@ from langgraph_sdk.client import HttpClient, SyncHttpClient
 
 from .. import frames
 from ..output import current_run_id
+from ..replays.replay import current_replay
 from ..serialization import loads
 from .exchanges import Exchange, Exchanges
 
@@ -107,6 +108,9 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _exchanges is None:
             raise httpx.ConnectError("the deployment does not serve yet: it is being loaded", request=request)
+        if (replay := current_replay.get()) is not None:
+            replay.report_network(f"{request.method} {request.url.path}")
+            raise httpx.ConnectError("a replay makes no requests to its deployment", request=request)
         if request.method not in METHODS:
             raise httpx.UnsupportedProtocol(f"no route takes the method {request.method!r}", request=request)
         return await _Outgoing(_exchanges, request).response()
