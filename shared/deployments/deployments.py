@@ -62,6 +62,7 @@ class DeploymentRef:
     user_code: UserCode = NO_USER_CODE  # of the active revision
     traffic: Sequence[Share] = ()  # empty: new runs get the active revision
     preview: str | None = None  # preview whose address was called: new runs get its revision
+    is_bench: bool = False  # of a replay: its address is read-only
     is_pinned: bool = False  # new runs get `active_revision_id`, whatever the traffic
 
     @property
@@ -117,6 +118,7 @@ def _ref(conn: Connection, row: Row | None) -> DeploymentRef | None:
         else NO_USER_CODE,
         traffic=shares.from_stored(row["traffic"]),
         preview=row["preview"],
+        is_bench=row["is_bench"],
         is_pinned=row["preview"] is not None,
     )
 

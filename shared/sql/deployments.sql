@@ -4,10 +4,11 @@
 -- The organization's deployment with this name, else its preview with this address.
 SELECT a.*, coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
 FROM (
-    SELECT id, organization_id, name, pool, active_revision_id, traffic, CAST(NULL AS text) AS preview
+    SELECT id, organization_id, name, pool, active_revision_id, traffic, CAST(NULL AS text) AS preview,
+        replay_of IS NOT NULL AS is_bench
     FROM deployment WHERE organization_id = :organization_id AND name = :name AND deleted_at IS NULL
     UNION ALL
-    SELECT d.id, d.organization_id, d.name, d.pool, p.revision_id, NULL, p.name
+    SELECT d.id, d.organization_id, d.name, d.pool, p.revision_id, NULL, p.name, false
     FROM deployment d JOIN preview p ON p.deployment_id = d.id
     WHERE d.organization_id = :organization_id AND d.name = :previewed AND d.deleted_at IS NULL
       AND p.name = :preview AND p.revision_id IS NOT NULL
@@ -17,7 +18,7 @@ ORDER BY a.preview IS NOT NULL LIMIT 1
 -- name: by_public_address
 -- The deployment or preview with this address, of one or any organization, whose active revision has user code or HTTP
 -- settings. Of several, one with user code comes first, then the oldest.
-SELECT a.*, coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
+SELECT a.*, false AS is_bench, coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
 FROM (
     SELECT id, organization_id, name, pool, active_revision_id, traffic, CAST(NULL AS text) AS preview, created_at
     FROM listed_deployment WHERE name = :name AND deleted_at IS NULL
@@ -32,6 +33,7 @@ ORDER BY a.preview IS NOT NULL, has_user_code DESC, a.created_at, a.id LIMIT 1
 
 -- name: by_id
 SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id, d.traffic, CAST(NULL AS text) AS preview,
+    d.replay_of IS NOT NULL AS is_bench,
     coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
 FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 WHERE d.id = :id AND d.deleted_at IS NULL

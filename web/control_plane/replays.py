@@ -38,6 +38,7 @@ bp = RouteGroup("replays", section="Replays")
 MOST_RUNS = 10_000  # of a replay
 MOST_CONCURRENT = 32
 MAX_SEED = 2**31 - 1
+NOT_LIVE = 'tools may not be executed: the langgraph.json of the revision lacks `"replay": {"tools": "live"}`'
 MAX_TOOLS, MAX_TOOL = 200, 256
 
 
@@ -150,6 +151,8 @@ def start_replay(deployment_id: UUID, body: dict[str, Any]) -> Response:
         revision = records.find_revision(
             conn, deployment_id, revision_id=revision_id, number=number, preview=body.get("preview")
         )
+        if body["tools"] == LIVE and not revision["allows_live_tools"]:
+            raise Invalid(NOT_LIVE, loc=("body", "tools"))
         replay_id = records.create(conn, deployment_id, name, revision["id"], _request(body), by=actor(conn))
         row = records.get(conn, deployment_id, replay_id)
         record_action(

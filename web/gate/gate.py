@@ -7,6 +7,7 @@ one `RequestContext`. Only this package writes to Flask's `g`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from flask import Flask, Response, request
@@ -83,6 +84,8 @@ def enter(serve_app: ServeApp) -> Response | None:
     # Refused calls count too. They take no stream slot: the slot follows the role.
     limits.count_request(caller)
     callers.require_role(caller, route.role)
+    if deployment is not None and deployment.is_bench:
+        caller = replace(caller, role="read")  # also for commands over a socket
     if operations.may_take_long():
         observed.slot.take(caller)
     if route.is_app:

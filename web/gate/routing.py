@@ -19,6 +19,7 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import MapAdapter, RequestRedirect, Rule
 
+from shared import errors
 from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
 from shared.deployments.user_code import Route
 from web.gate import deployments
@@ -35,6 +36,10 @@ HEALTH_ENDPOINTS = "deployment_health."  # routes that answer 404 under the name
 RESERVED_PATHS = frozenset({"/ok", "/docs", "/openapi.json"})
 
 _routes_by_revision: LRUCache[UUID, AppRoutes] = LRUCache(256)
+
+
+class ReadOnly(errors.Forbidden):
+    """This deployment belongs to a replay: its threads can be read, and nothing can be created or changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +77,16 @@ def look_up(address: RequestAddress, credentials: Credentials) -> tuple[RequestA
 
 
 def choose(address: RequestAddress, lookup: DeploymentLookup) -> RouteChoice:
-    """Choose between the project's routes and the built-in ones. Routes the request again if that is necessary.
+    """Choose the route of a request. Raises nothing: a refusal is kept until the caller is known."""
+    chosen = _choose(address, lookup)
+    is_bench = lookup.deployment is not None and lookup.deployment.is_bench
+    if is_bench and (chosen.is_app or chosen.role not in ("open", "read")):
+        return _refuse(chosen.address, ReadOnly())
+    return chosen
 
-    Raises nothing: a refusal is kept until the caller is known.
-    """
+
+def _choose(address: RequestAddress, lookup: DeploymentLookup) -> RouteChoice:
+    """Choose between the project's routes and the built-in ones. Routes the request again if that is necessary."""
     if lookup.refusal is not None:
         return _refuse(address, lookup.refusal)
     deployment = lookup.deployment
