@@ -60,16 +60,31 @@ def status(client: Client, out: Output, name: Name = None, wide: Wide = False) -
 
 
 @command
-def limits(limits: Limits, client: Client, out: Output, name: Name = None) -> None:
-    """Show the pool and the limits of a deployment, or change them without a deploy.
+def limits(
+    limits: Limits,
+    client: Client,
+    out: Output,
+    name: Name = None,
+    require_replay: bool | None = Option(
+        None,
+        "--require-replay/--no-require-replay",
+        help="Give traffic only to revisions whose newest judged replay passed.",
+    ),
+) -> None:
+    """Show the pool, the limits and the required replay of a deployment, or change them without a deploy.
 
     No revision is created. A change applies to runs that start after it; budgets of tokens also apply to running runs.
     `0` removes a limit.
     """
     deployment = resolve_deployment(client, name)
-    if body := limits.body():
+    body = limits.body() | ({} if require_replay is None else {"require_replay": require_replay})
+    if body:
         deployment = client.change(deployment["id"], body)
-    values = {"pool": deployment.get("pool"), **(deployment.get("limits") or {})}
+    values = {
+        "pool": deployment.get("pool"),
+        **(deployment.get("limits") or {}),
+        "require_replay": deployment.get("require_replay"),
+    }
 
     def draw() -> Table:
         table = Table(box=None, pad_edge=False, show_header=False)

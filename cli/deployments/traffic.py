@@ -68,6 +68,9 @@ def promote(
     name: Name = None,
     revision: Revision = None,
     preview: str | None = Option(None, help="Promote the revision of this preview.", metavar="NAME"),
+    require_replay: bool = Option(
+        False, "--require-replay", help="Refuse unless the newest judged replay of the revision passed."
+    ),
 ) -> None:
     """Send all new runs to one deployed revision. Default: the other revision of a split between two.
 
@@ -78,7 +81,8 @@ def promote(
         raise BadUsage("A revision and --preview name two things to promote: give one.")
     revision_id = _revision_to_promote(client, deployment, revision, preview)
     path = f"/v2/deployments/{deployment['id']}/traffic/promote"
-    _show(client.send("POST", path, {"revision_id": revision_id}, repeat=True), out)
+    body = {"revision_id": revision_id, **({"require_replay": True} if require_replay else {})}
+    _show(client.send("POST", path, body, repeat=True), out)
 
 
 def _revision_to_promote(

@@ -255,13 +255,14 @@ def _change_settings(conn: Connection, deployment: Row, change: Change) -> None:
     conn.execute(
         text(
             "UPDATE deployment SET display_name = coalesce(:display_name, display_name),"
-            " pool = coalesce(:pool, pool), source_config = CAST(:source_config AS json), updated_at = now()"
+            " pool = coalesce(:pool, pool), require_replay = coalesce(:require_replay, require_replay), source_config = CAST(:source_config AS json), updated_at = now()"
             " WHERE id = :id"
         ),
         {
             "id": deployment["id"],
             "display_name": change.display_name,
             "pool": change.pool,
+            "require_replay": change.require_replay,
             "source_config": dumps({**deployment["source_config"], **changes}),
         },
     )
@@ -342,7 +343,7 @@ def missing(deployment_id: UUID) -> NotFound:
 def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     """Lock the deployment's row until the transaction ends and return it. Raises NotFound."""
     query = text(
-        "SELECT id, name, latest_revision_id, source_config FROM listed_deployment WHERE id = :id"
+        "SELECT id, name, latest_revision_id, source_config, require_replay FROM listed_deployment WHERE id = :id"
         " AND organization_id = :organization_id AND deleted_at IS NULL FOR UPDATE"
     )
     values = {"id": deployment_id, "organization_id": organization_id}

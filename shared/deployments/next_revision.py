@@ -41,6 +41,7 @@ class Change:
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    require_replay: bool | None = None
     changes_inbox: bool = False
     inbox: Mapping[str, Any] | None = None  # with `changes_inbox`, None removes the deployment's rules
 

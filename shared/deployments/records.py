@@ -140,6 +140,7 @@ DEPLOYMENT = Record(
         "pool": RecordField(TEXT),
         "limits": RecordField(limits.RECORD.schema, limits.RECORD.columns, limits.RECORD.show),
         "inbox": RecordField(or_null(INBOX_RULES)),
+        "require_replay": RecordField(BOOLEAN),
         "created_at": RecordField(TIME),
         "updated_at": RecordField(TIME),
     },

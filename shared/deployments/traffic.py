@@ -6,7 +6,9 @@
                                         └─► abort: the serving revision gets all traffic again
 
 Each change is one `UPDATE` of the deployment with its row locked. Every revision it names must be DEPLOYED. A revision
-is kept as long as it has traffic.
+is kept as long as it has traffic. If the deployment or the request requires a replay, the newest judged replay of each
+revision that gets traffic must have passed. The serving revision may keep it. A deploy without a preview, and a rollback,
+are not checked.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from shared.sql import statement
 
 MOST_PREVIEWS = 100  # of a deployment
 
+_NEWEST_VERDICT = statement("replays.newest_verdict")
 _SERVE = statement("deployments.serve")
 _PROMOTE = statement("deployments.promote")
 _ADDRESS_OF_PREVIEW = statement("deployments.address_of_preview")
@@ -44,13 +47,20 @@ def serve(conn: Connection, deployment_id: UUID, revision_id: UUID) -> str:
     return row["name"]
 
 
-def split(conn: Connection, organization_id: UUID, deployment_id: UUID, requested: Sequence[Share]) -> None:
+def split(
+    conn: Connection,
+    organization_id: UUID,
+    deployment_id: UUID,
+    requested: Sequence[Share],
+    *,
+    require_replay: bool | None = None,
+) -> None:
     """Split the traffic by these shares. 100 % for the serving revision ends a split.
 
-    Raises NotFound, Invalid, Conflict.
+    `require_replay`: None takes the deployment's setting. Raises NotFound, Invalid, Conflict.
     """
     _require_whole(requested)
-    deployments.lock(conn, organization_id, deployment_id)
+    deployment = deployments.lock(conn, organization_id, deployment_id)
     query = text("SELECT active_revision_id FROM deployment WHERE id = :id")
     serving = conn.execute(query, {"id": deployment_id}).scalar_one()
     if serving is None:
@@ -61,6 +71,10 @@ def split(conn: Connection, organization_id: UUID, deployment_id: UUID, requeste
     }
     kept = [share for share in requested if share.percent]
     kept.sort(key=lambda share: numbers[share.revision_id])
+    if deployment["require_replay"] if require_replay is None else require_replay:
+        for share in kept:
+            if share.revision_id != serving:
+                _require_passed(conn, deployment_id, share.revision_id, numbers[share.revision_id])
     shown = [{"revision_id": share.revision_id, "percent": share.percent} for share in kept]
     is_split = kept != [Share(serving, WHOLE)]
     query = text(
@@ -101,10 +115,32 @@ def require_deployed(
     _deployed(conn, deployment_id, revision_id, *loc)
 
 
-def promote(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> None:
-    """Send all traffic to a DEPLOYED revision, which ends a split. Raises NotFound, Invalid."""
-    deployments.lock(conn, organization_id, deployment_id)
-    _deployed(conn, deployment_id, revision_id, "revision_id")
+def _require_passed(conn: Connection, deployment_id: UUID, revision_id: UUID, number: int) -> None:
+    """Raise Conflict unless the newest judged replay of a revision passed."""
+    replay = _NEWEST_VERDICT.row(conn, deployment_id=deployment_id, revision_id=revision_id)
+    if replay is None:
+        raise Conflict(f"v{number} gets no traffic before a replay of it has passed, and none was judged.")
+    if replay["verdict"] != "passed":
+        failed = ", ".join(replay["failed"])
+        raise Conflict(f"v{number} gets no traffic: its newest replay, {replay['id']}, failed: {failed}.")
+
+
+def promote(
+    conn: Connection,
+    organization_id: UUID,
+    deployment_id: UUID,
+    revision_id: UUID,
+    *,
+    require_replay: bool = False,
+) -> None:
+    """Send all traffic to a DEPLOYED revision, which ends a split.
+
+    `require_replay` requires a passed replay even if the deployment's setting does not. Raises NotFound, Invalid, Conflict.
+    """
+    deployment = deployments.lock(conn, organization_id, deployment_id)
+    number = _deployed(conn, deployment_id, revision_id, "revision_id")
+    if require_replay or deployment["require_replay"]:
+        _require_passed(conn, deployment_id, revision_id, number)
     serve(conn, deployment_id, revision_id)
     _PROMOTE.count(conn, id=deployment_id, revision_id=revision_id, ends=texts(sorted(REVISION_ENDS)))
     conn.execute(text("UPDATE revision SET preview = NULL WHERE id = :id"), {"id": revision_id})

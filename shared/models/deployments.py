@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Double,
     ForeignKey,
     Identity,
@@ -47,6 +48,8 @@ DEPLOYMENT = Table(
     column("traffic", JSONB(none_as_null=True), nullable=True),
     # last change of the revisions that get traffic or have a preview
     column("traffic_at", TIME, nullable=True),
+    # whether a revision gets traffic only after a replay passed: see shared/deployments/traffic.py
+    column("require_replay", Boolean, server_default="false"),
     # rules for questions to people, in place of those of the revision's langgraph.json: see shared/inbox
     column("inbox", JSONB(none_as_null=True), nullable=True),
     # the deployment whose past runs are replayed at this hidden one: see shared/replays/benches.py

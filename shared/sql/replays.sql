@@ -24,6 +24,14 @@ WHERE d.id = :deployment_id AND r.id = coalesce(
     (SELECT p.revision_id FROM preview p WHERE p.deployment_id = d.id AND p.name = CAST(:preview AS text)),
     CASE WHEN CAST(:number AS bigint) IS NULL AND CAST(:preview AS text) IS NULL THEN d.latest_revision_id END)
 
+-- name: newest_verdict
+-- The newest replay of a revision that was judged, with the conditions that failed.
+SELECT id, verdict, ARRAY(
+    SELECT c.value ->> 'rule' FROM jsonb_array_elements(summary -> 'rules') c
+    WHERE c.value ->> 'failed' = 'true') AS failed
+FROM replay WHERE deployment_id = :deployment_id AND revision_id = :revision_id AND verdict IS NOT NULL
+ORDER BY id DESC LIMIT 1
+
 -- name: search
 SELECT {columns} FROM replay p LEFT JOIN deployment b ON b.id = p.bench_id LEFT JOIN revision r ON r.id = p.revision_id
 CROSS JOIN LATERAL (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +180,59 @@ def test_promote_and_abort_end_a_split_however_often(api: Api, newer: str, opera
     assert {on_thread(api, id) for id in THREADS[:5]} == {newer}
     record = act(operator, api, "promote", revision_id=str(serving)).json
     assert record["active_revision_number"] == 1
+
+
+def judged(api: Api, revision_id: str, verdict: str | None, rule: str = "errors>0") -> str:
+    """Insert a replay of the revision that ended with this verdict. Returns its id."""
+    replay_id = make.replay(api.deployment, rule=rule)
+    execute(
+        "UPDATE replay SET status = 'done', ended_at = now(), verdict = :verdict, revision_id = :revision_id,"
+        " summary = CAST(:summary AS jsonb) WHERE id = :id",
+        id=replay_id,
+        revision_id=revision_id,
+        verdict=verdict,
+        summary=json.dumps({"rules": [{"rule": rule, "failed": verdict == "failed"}]}),
+    )
+    return str(replay_id)
+
+
+def test_a_required_replay_of_the_very_revision_must_have_passed(
+    api: Api, newer: str, operator: ControlPlane
+) -> None:
+    path, serving = f"/v2/deployments/{api.deployment.id}", str(api.deployment.active_revision_id)
+    judged(api, serving, "passed")
+
+    def changes() -> list[Any]:
+        shares = [{"revision_id": newer, "percent": 10}, {"revision_id": serving, "percent": 90}]
+        return [
+            operator.call("PATCH", path, {"traffic": shares}),
+            operator.call("PATCH", path, {"traffic": [{"revision_id": newer, "percent": 100}]}),
+            act(operator, api, "promote", revision_id=newer),
+        ]
+
+    flagged = act(operator, api, "promote", revision_id=newer, require_replay=True)
+    assert (flagged.status_code, "none was judged" in flagged.json["detail"]) == (409, True)
+    assert operator.call("PATCH", path, {"require_replay": True}).json["require_replay"] is True
+    assert operator.call("PATCH", path, {"display_name": "x"}).json["require_replay"] is True
+    assert [answer.status_code for answer in changes()] == [409] * 3
+    # the serving revision may keep its traffic
+    alone = operator.call("PATCH", path, {"traffic": [{"revision_id": serving, "percent": 100}]})
+    assert alone.status_code == 200
+
+    judged(api, newer, "passed")
+    replay_id = judged(api, newer, "failed", "cost>+20%")
+    judged(api, newer, None)
+    for answer in changes():
+        assert answer.status_code == 409
+        assert answer.json["detail"].endswith(f"its newest replay, {replay_id}, failed: cost>+20%.")
+
+    judged(api, newer, "passed")
+    assert [answer.status_code for answer in changes()] == [200] * 3
+    # it ends with the setting
+    assert act(operator, api, "promote", revision_id=serving).status_code == 200
+    judged(api, newer, "failed")
+    assert operator.call("PATCH", path, {"require_replay": False}).json["require_replay"] is False
+    assert act(operator, api, "promote", revision_id=newer).status_code == 200
 
 
 def test_promote_applies_the_configuration_that_the_revision_was_built_with(

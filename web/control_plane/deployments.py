@@ -59,7 +59,7 @@ DELETED = record("DeletedDeployments", deleted=listed(ID), failed=listed(REFUSED
 
 INBOX = {"description": "Rules for questions to people. null: those of langgraph.json"}
 # fields of a PATCH that change the deployment without a new revision
-SETTINGS = ("display_name", "pool", "limits", "source_config", "inbox")
+SETTINGS = ("display_name", "pool", "limits", "source_config", "inbox", "require_replay")
 CANCELLED_BATCHES = 2  # batches of runs that a request cancels; upkeep cancels the rest
 
 
@@ -96,6 +96,13 @@ class DeploymentPatch(RevisionContent):
     pool = fields.StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = fields.Nested(Limits, allow_none=True)
     inbox = fields.Nested(InboxRules, allow_none=True, metadata=INBOX)
+    require_replay = fields.StrictBoolean(
+        allow_none=True,
+        metadata={
+            "description": "Whether promote and `traffic` refuse a revision unless its newest judged replay passed."
+            " Deploys without a preview and rollbacks are not checked"
+        },
+    )
     traffic = fields.ListOf(
         fields.Nested(TrafficShare),
         max_items=shares.MOST,
@@ -265,7 +272,8 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
 
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
-    by thread, over deployed revisions. The percentages add up to 100. `inbox` replaces the rules for questions; null
+    by thread, over deployed revisions. The percentages add up to 100. `require_replay` applies to `traffic` of the same
+    request. `inbox` replaces the rules for questions; null
     restores those of langgraph.json.
     """
     new_split = [Share(**share) for share in body.get("traffic") or ()]
@@ -278,7 +286,13 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
         keep = once(conn)
         change = change_of(conn, deployment_id, body)
         if body.get("traffic") is not None:
-            traffic.split(conn, caller().organization_id, deployment_id, new_split)
+            traffic.split(
+                conn,
+                caller().organization_id,
+                deployment_id,
+                new_split,
+                require_replay=body.get("require_replay"),
+            )
         _, transitions = deployments.change(
             conn, caller().organization_id, deployment_id, change, by=actor(conn)
         )
@@ -323,6 +337,7 @@ def change_of(conn: Connection, deployment_id: UUID, body: dict[str, Any]) -> Ch
         tracked_packages=body.get("tracked_packages") or (),
         pool=body.get("pool"),
         limits=body.get("limits") or {},
+        require_replay=body.get("require_replay"),
         changes_inbox="inbox" in body,
         inbox=body.get("inbox"),
     )

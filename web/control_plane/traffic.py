@@ -30,6 +30,12 @@ class Promote(fields.Schema):
     example: ClassVar[dict[str, Any]] = {"revision_id": "0198c0de-0000-7000-8000-000000000000"}
 
     revision_id = fields.UuidField(required=True)
+    require_replay = fields.StrictBoolean(
+        load_default=False,
+        metadata={
+            "description": "Refuse unless the revision's newest judged replay passed, as the deployment's setting does"
+        },
+    )
 
 
 @bp.operation(
@@ -44,7 +50,7 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
     """Give all new runs to a revision that was deployed before, and end a split. Nothing is built.
 
     Before that, the request waits for a short time until a runner has started a process of the revision. The answer is
-    a 409 if the process cannot be started. Repeating the request is safe.
+    a 409 if the process cannot be started, or if a required replay did not pass. Repeating the request is safe.
     """
     revision_id = body["revision_id"]
     with connection() as conn:
@@ -55,7 +61,13 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
     except HostUnusable as error:
         raise Conflict(f"The traffic was not moved: {error.message}") from error
     with connection() as conn:
-        traffic.promote(conn, caller().organization_id, deployment_id, revision_id)
+        traffic.promote(
+            conn,
+            caller().organization_id,
+            deployment_id,
+            revision_id,
+            require_replay=body["require_replay"],
+        )
         assistants.reconfigure_defaults(conn, deployment_id, revision_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
         record_action(

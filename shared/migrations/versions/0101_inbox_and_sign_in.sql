@@ -231,6 +231,7 @@ CREATE UNIQUE INDEX uq_question_open ON question (deployment_id, thread_id, inte
 
 -- These lock all users of the tables out, and therefore come last.
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS require_replay BOOLEAN DEFAULT 'false' NOT NULL;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS replay_of UUID
     CONSTRAINT fk_deployment_replay_of REFERENCES deployment (id) ON DELETE CASCADE;
 CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of IS NOT NULL;

@@ -133,21 +133,30 @@ def test_a_key_is_updated_with_what_is_given_and_nothing_else(server: ControlPla
 
 def test_limits_are_shown_and_changed_without_a_revision(server: ControlPlane) -> None:
     limits = {"max_concurrent_runs": 4, "memory_mb": None}
-    found = record(pool="gpu", limits=limits)
+    found = record(pool="gpu", limits=limits, require_replay=False)
     patch = f"PATCH /v2/deployments/{D}"
     server.answers = {"GET /v2/deployments": [(200, {"resources": [found]})], patch: [(200, found)]}
 
     ran = runyard(server, "limits", "app")
     assert [line.split() for line in ran.stdout.splitlines()] == [
-        ["pool", "gpu"], ["max_concurrent_runs", "4"], ["memory_mb", "-"],
+        ["pool", "gpu"], ["max_concurrent_runs", "4"], ["memory_mb", "-"], ["require_replay", "False"],
     ]  # fmt: skip
     assert patch not in server.asked
 
     ran = runyard(
         server, "limits", "app", "--pool", "gpu", "--run-timeout", "0", "--memory-mb", "512", "--json"
     )
-    assert json.loads(ran.stdout) == {"id": D, "name": "app", "pool": "gpu", **limits}
+    assert json.loads(ran.stdout) == {
+        "id": D,
+        "name": "app",
+        "pool": "gpu",
+        **limits,
+        "require_replay": False,
+    }
     assert server.body(patch) == {"pool": "gpu", "limits": {"run_timeout_seconds": 0, "memory_mb": 512}}
+
+    runyard(server, "limits", "app", "--require-replay")
+    assert server.body(patch) == {"require_replay": True}
 
 
 @pytest.mark.parametrize("command", ["limits", "deploy"])
