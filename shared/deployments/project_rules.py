@@ -1,6 +1,6 @@
 """Rules for a project that the command line checks before an upload, and the service again.
 
-They are about names of environment variables, the language of a project, questions to people, and replays.
+They are about names of environment variables, about the language of a project, and about questions to people.
 """
 
 from __future__ import annotations
@@ -106,11 +106,6 @@ def language_refusal(config: Mapping[str, Any]) -> str | None:
                 f"{where}: {path.partition(':')[0]!r} is {languages_of[0]}, the graphs are {languages_of[1]}"
             )
     return None
-
-
-def allows_live_tools(manifest: Mapping[str, Any] | None) -> bool:
-    """Whether the langgraph.json of a revision, as its `manifest` has it, allows replays to execute tools."""
-    return ((manifest or {}).get("replay") or {}).get("tools") == "live"
 
 
 def default_answer_refusal(rules: Mapping[str, Any]) -> str | None:

@@ -51,6 +51,7 @@ _ORIGINAL = part("replays.original")
 _DUE = statement("replays.due")
 _OPEN = statement("replays.open")
 _LOCK = statement("replays.lock")
+_KEEP_REPORT = statement("replays.keep_report")
 _SELECT = statement("replays.select_cases", ended=has_ended())
 _BEGIN = statement("replays.begin")
 _WAITING = statement("replays.waiting", original=_ORIGINAL)
@@ -442,3 +443,8 @@ def stop_runs(conn: Connection, replay: Row) -> list[Displaced]:
     if replay["bench_id"] is None:
         return []
     return deletion.stop_runs(conn, replay["bench_id"], reason="the replay has ended")
+
+
+def keep_report(conn: Connection, case_run_id: UUID, report: str) -> None:
+    """Store the graph host's report about the run of a case, as JSON. Does nothing for a run that belongs to no case."""
+    _KEEP_REPORT.count(conn, case_run_id=case_run_id, report=report)

@@ -6,6 +6,7 @@
  * @property {import("./checkpoints/run_checkpoints.mjs").RunCheckpoints} [checkpoints] of a run or query
  * @property {boolean} [isRun] whether it is a run
  * @property {boolean} [isOver] whether the run has sent DONE
+ * @property {import("./replays/replay.mjs").Replay} [replay] of a replayed run
  * @property {object} [user] the user's document
  */
 

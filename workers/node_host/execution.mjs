@@ -16,6 +16,8 @@ import { RUN } from "./loading.mjs";
 import { Outcome, readState, stateRecord } from "./outcome.mjs";
 import { LOGGER, userStack } from "./output.mjs";
 import { PROTOCOL, answeredInterrupts, writeAnswered, writeRequested } from "./protocol/log.mjs";
+import { install } from "./replays/interception.mjs";
+import { Replay } from "./replays/replay.mjs";
 import { dumps, errorRecord, loads } from "./serialization.mjs";
 import { CallTimes } from "./spans.mjs";
 
@@ -43,6 +45,7 @@ class RuntimeError extends Error {
  * @property {import("./output.mjs").Limiter} limiter
  * @property {import("./checkpoints/serializer.mjs").Serializer} serializer
  * @property {any} saver
+ * @property {import("./libraries.mjs").Library} library
  * @property {any} LangChainTracer
  * @property {Record<string, string>} versions
  * @property {{eventBytes: number, stateBytes: number, checkpointBytes: number}} limits
@@ -88,6 +91,9 @@ export class Execution {
     this.#events = new EventWriter(connection, id, this.#request, limits.eventBytes);
     this.#usage = new CallTimes(times, (total) => connection.send(frames.USED, id, String(total)));
     this.#current = { id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
+    if (spec.replay) {
+      this.#current.replay = new Replay(spec.replay, shared.serializer, shared.library, entry.langgraph);
+    }
   }
 
   /** Execute the run. Never rejects. */
@@ -138,6 +144,9 @@ export class Execution {
   async #run() {
     let outcome;
     try {
+      if (this.#current.replay !== undefined) {
+        await install(this.#shared.library.core);
+      }
       if (!this.#isCancelled) {
         await this.#streamGraph();
       }
@@ -346,6 +355,7 @@ export class Execution {
     const answer = outcome.answer(events.shown, shownJson);
     this.#shared.limiter.forget(this.#id);
     this.#current.isOver = true;
+    outcome.replay = this.#current.replay?.report() ?? null;
     const parts = [dumps(outcome.document()), outcome.values, answer];
     this.#shared.connection.send(frames.DONE, this.#id, frames.pack(parts));
   }

@@ -20,6 +20,7 @@ import { load as loadAuth } from "./project/auth.mjs";
 import { Exchanges } from "./project/exchanges.mjs";
 import { install as installLoopback } from "./project/loopback.mjs";
 import { Query, refusal } from "./queries.mjs";
+import { answerScore, loadScorer } from "./replays/scoring.mjs";
 import { dumps, errorName, errorRecord, errorText, loads } from "./serialization.mjs";
 import { answerEmbed, loadIndex, makeStore, replaceBatching } from "./store.mjs";
 import { watchLoop } from "./watch.mjs";
@@ -55,6 +56,7 @@ export class Host {
   #auth = null;
   /** @type {Awaited<ReturnType<typeof loadApp>> | null} */
   #app = null;
+  #scorer = null; // the project's scorer, if configured
   #exchanges;
   /** @type {string | null} */
   #damage = null;
@@ -111,6 +113,7 @@ export class Host {
         limiter: this.#limiter,
         serializer: new Serializer(library),
         saver,
+        library,
         LangChainTracer: library.LangChainTracer,
         versions: library.versions,
         limits: this.#limits,
@@ -126,12 +129,15 @@ export class Host {
   }
 
   async #loadUserCode() {
-    const { auth, http } = this.#config;
+    const { auth, http, replay } = this.#config;
     if (auth) {
       this.#auth = await loadAuth(auth.path, this.#limiter);
     }
     if (http?.app) {
       this.#app = await loadApp(http.app, this.#exchanges, this.#limiter);
+    }
+    if (replay?.score) {
+      this.#scorer = await loadScorer(replay.score);
     }
   }
 
@@ -260,6 +266,9 @@ export class Host {
     const { op, graph_id: graphId } = document;
     if (op === "embed") {
       this.#answer(id, await this.#embedded(document));
+    } else if (op === "score") {
+      const missing = { error: "this revision has no replay.score", traceback: null };
+      this.#answer(id, dumps(this.#scorer ? await answerScore(this.#scorer, document) : missing));
     } else if (op === "authenticate" || op === "authorize") {
       const answer = await this.#auth?.answer(document);
       this.#answer(id, dumps(answer ?? { failed: "this revision has no auth" }));

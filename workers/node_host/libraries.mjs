@@ -11,6 +11,7 @@
  * @property {any} documents the exports of its documents
  * @property {any} LangChainTracer the class of core's callback handler that sends traces to LangSmith
  * @property {() => Promise<void>} awaitAllCallbacks waits for callbacks that run in the background
+ * @property {string} core the folder of LangChain's core
  * @property {Record<string, string>} versions
  */
 
@@ -103,7 +104,9 @@ export async function load(folder) {
   ]);
   const { LangChainTracer } = tracers;
   const { awaitAllCallbacks } = promises;
-  return { langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, versions };
+  return {
+    langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, core, versions,
+  };
 }
 
 /**

@@ -71,6 +71,7 @@ export class Outcome {
       usage: this.usage,
       first_token_ago: this.firstTokenAgo,
       spans: this.spans,
+      ...(this.replay ? { replay: this.replay } : {}),
     };
   }
 

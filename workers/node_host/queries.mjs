@@ -2,7 +2,7 @@
  * Queries: graph work other than runs, such as reading a thread's state or history, and updating its state.
  * `workers/graph_host/queries.py` documents the documents.
  *
- * The answer to `state` and `history` is one JSON document. An `update` stores nothing itself. Its answer contains the data
+ * The answer to each op but `update` is one JSON document. An `update` stores nothing itself. Its answer contains the data
  * to store, so that the runner can store it in one transaction.
  */
 
@@ -16,6 +16,7 @@ import { READ_STATE, UPDATE_STATE } from "./loading.mjs";
 import {
   emptyRecord, interruptsByTask, isSnapshot, readState, stateAt, stateRecord, subgraphAt, withPlaces,
 } from "./outcome.mjs";
+import { recording } from "./replays/recordings.mjs";
 import { dumps, errorRecord, withoutNul } from "./serialization.mjs";
 
 const { byteLength } = Buffer;
@@ -97,6 +98,8 @@ export class Query {
         return [dumps(await this.#history(graph))];
       case "update":
         return await this.#update(graph);
+      case "recording":
+        return [dumps(await this.#recording(graph))];
       default:
         return [refusal({ error: "UnknownQuery", message: `this host cannot answer '${this.#document.op}'` })];
     }
@@ -136,6 +139,12 @@ export class Query {
       }
     }
     return states;
+  }
+
+  async #recording(graph) {
+    const { run_id: runId, checkpoint_id: checkpointId } = this.#document;
+    const { saver, serializer } = this.#shared;
+    return await recording(saver, serializer, graph, { threadId: this.#threadId, runId, checkpointId });
   }
 
   async #update(graph) {

@@ -40,12 +40,15 @@ export function makeStore(library, connection, index) {
       }
       const described = operations.map(describe);
       await index?.addVectors(described);
-      const document = (number) => dumps({ ask: number, op: "store", ops: described });
-      const [answer] = await connection.ask(frames.ASK, run.id, document);
-      const results = loads(answer);
+      const overlay = run.replay?.store;
+      const ops = overlay?.reads(described) ?? described; // a replay keeps its writes
+      const document = (number) => dumps({ ask: number, op: "store", ops });
+      const [answer] = ops.length ? await connection.ask(frames.ASK, run.id, document) : ["[]"];
+      let results = loads(answer);
       if (!isArray(results)) {
         throw new StoreFailed(results.error);
       }
+      results = overlay?.answers(described, results) ?? results;
       return results.map((result, position) => resultOf(described[position], result));
     }
   }

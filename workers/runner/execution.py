@@ -32,7 +32,7 @@ from shared.figures.budgets import Account, Budget
 from shared.figures.usage import MOST_TOKENS
 from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
-from shared.replays import host_queries
+from shared.replays import cases
 from shared.runs import claims, create, end_event, finish
 from shared.runs.backlog import NextRun
 from shared.runs.claims import Claimed, Requeue, Stored
@@ -133,7 +133,7 @@ class Execution:
         def keep() -> None:
             with connection() as conn:
                 if claims.hold(conn, self.run):
-                    host_queries.keep_report(conn, self.run.run_id, report)
+                    cases.keep_report(conn, self.run.run_id, report)
 
         self.hosted.lease.retry(keep)
 

@@ -33,6 +33,11 @@ export function install(exchanges, mountPrefix, isServing) {
     if (!isServing()) {
       throw new TypeError("the deployment does not serve yet: it is being loaded");
     }
+    const replay = current()?.replay;
+    if (replay !== undefined) {
+      replay.reportNetwork(`${options?.method ?? "GET"} ${new URL(input?.url ?? input, ADDRESS).pathname}`);
+      throw new TypeError("a replay makes no requests to its deployment");
+    }
     return await send(exchanges, mountPrefix, new Request(new URL(input?.url ?? input, ADDRESS), options));
   };
 }

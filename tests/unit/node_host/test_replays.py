@@ -1,0 +1,185 @@
+"""Replays in the Node host: the twins of the Python host's tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.hosts import Checkpointed, HostProcess, Run
+from tests.support.node_hosts import node_host
+from workers.graph_host import frames
+
+GRAPHS = {name: f"./replayed.ts:{name}" for name in ("agent", "outer", "keeps", "dials")}
+REPLAY = {"score": "./replayed.ts:score"}
+
+
+@pytest.fixture(scope="module")
+def replay_host(node_project: Path) -> Iterator[HostProcess]:
+    with node_host(node_project, GRAPHS, replay=REPLAY) as host:
+        assert "error" not in host.ready, host.ready
+        yield host
+
+
+def question(*calls: Any) -> dict[str, Any]:
+    """Return the input that makes the scripted model call these tools, given as (name, arguments)."""
+    return {"messages": [{"role": "user", "content": json.dumps(calls)}]}
+
+
+def record(host: HostProcess, graph_id: str, input: Any, **spec: Any) -> tuple[dict[str, Any], Run]:
+    """Execute a run, and return its recording with it."""
+    thread = Checkpointed(host)
+    run = thread.run(graph_id, input, **spec)
+    recording = thread.query("recording", graph_id, run_id=str(run.id), checkpoint_id=None)
+    host.answer = lambda run, kind, parts: None
+    return recording, run
+
+
+def replay(host: HostProcess, graph_id: str, input: Any, recording: Any, **rules: Any) -> Run:
+    return host.run(graph_id, input, replay={"tools": "recorded", "recording": recording, **rules})
+
+
+def contents(run: Run) -> list[Any]:
+    return [message["content"] for message in run.values["messages"]]
+
+
+@pytest.mark.parametrize("graph_id", ["agent", "outer"])
+def test_equal_calls_get_the_recorded_results(
+    replay_host: HostProcess, tmp_path: Path, graph_id: str
+) -> None:
+    path = tmp_path / "written"
+    calls = question(
+        ("write", {"path": str(path)}), ("next", {"what": "a"}), ("next", {"what": "a"}), ("picture", {"name": "p"}),
+        ("remember", {"text": "note"}),
+    )  # fmt: skip
+    recording, original = record(replay_host, graph_id, calls)
+    path.unlink()
+
+    replayed = replay(replay_host, graph_id, calls, recording)
+
+    assert contents(replayed) == contents(original)
+    assert replayed.values["notes"] == original.values["notes"] == ["note"]
+    assert not path.exists()
+    assert replayed.outcome["replay"] == {
+        "unrecorded": [], "live": [], "network": [], "models_recorded": 0, "models_live": 2,
+    }  # fmt: skip
+    [artifact] = [m["artifact"] for m in replayed.values["messages"] if m.get("name") == "picture"]
+    assert artifact == {"a": 1}
+
+
+def test_a_call_with_other_arguments_is_not_executed(replay_host: HostProcess, tmp_path: Path) -> None:
+    recording, _ = record(replay_host, "agent", question(("write", {"path": str(tmp_path / "a")})))
+    (tmp_path / "a").unlink()
+
+    replayed = replay(replay_host, "agent", question(("write", {"path": str(tmp_path / "b")})), recording)
+
+    assert list(tmp_path.iterdir()) == []
+    assert replayed.outcome["replay"]["unrecorded"] == [
+        {"tool": "write", "args": {"path": str(tmp_path / "b")}}
+    ]
+    [answer] = [m for m in replayed.values["messages"] if m["type"] == "tool"]
+    assert (answer["status"], "was not executed" in answer["content"]) == ("error", True)
+
+
+def test_live_tools_are_executed(replay_host: HostProcess, tmp_path: Path) -> None:
+    calls = question(("write", {"path": str(tmp_path / "a")}))
+
+    replayed = replay(replay_host, "agent", calls, {}, live_tools=["write"])
+
+    assert (tmp_path / "a").exists()
+    assert replayed.outcome["replay"]["live"] == ["write"]
+
+
+def test_concurrent_replays_do_not_mix(replay_host: HostProcess) -> None:
+    def recorded(n: int) -> dict[str, Any]:
+        call = {
+            "id": "1",
+            "name": "next",
+            "args": {"what": "x"},
+            "content": f"recorded {n}",
+            "status": "success",
+        }
+        return {"tools": [call], "models": []}
+
+    calls = question(("next", {"what": "x"}))
+    runs = [
+        replay_host.start("agent", calls, replay={"tools": "recorded", "recording": recorded(n)})
+        for n in range(20)
+    ]
+    ordinary = replay_host.start("agent", calls)
+
+    for n, run in enumerate(runs):
+        assert contents(replay_host.wait_done(run))[-1] == f"recorded {n}"
+    assert contents(replay_host.wait_done(ordinary))[-1].startswith("x ")
+    assert "replay" not in ordinary.outcome
+
+
+def test_equal_model_calls_get_the_recorded_messages(replay_host: HostProcess) -> None:
+    calls = question(("next", {"what": "x"}))
+    recording, original = record(replay_host, "agent", calls)
+
+    replayed = replay(replay_host, "agent", calls, recording, models="recorded")
+    other = replay(replay_host, "agent", question(("next", {"what": "y"})), recording, models="recorded")
+
+    assert contents(replayed) == contents(original)
+    assert replayed.outcome["replay"]["models_recorded"] == 2
+    assert other.outcome["replay"]["models_live"] == 2
+
+
+def test_writes_to_the_store_end_with_the_run(replay_host: HostProcess) -> None:
+    times = dict.fromkeys(("created_at", "updated_at"), "2026-01-01T00:00:00+00:00")
+    stored = {key: {"namespace": ["a"], "key": key, "value": {"n": 1}, **times} for key in ("old", "kept")}
+    asked: list[dict[str, Any]] = []
+
+    def answer(run: Run, kind: int, parts: list[bytes]) -> list[bytes]:
+        ops = json.loads(parts[0])["ops"] if kind == frames.ASK else []
+        asked.extend(ops)
+        results = {
+            "get": lambda op: stored[op["key"]],
+            "search": lambda op: [{**item, "score": None} for item in stored.values()],
+            "namespaces": lambda op: [["a"]],
+        }
+        return [json.dumps([results[op["op"]](op) for op in ops]).encode()]
+
+    replay_host.answer = answer
+    run = replay(replay_host, "keeps", {"messages": []}, {})
+    replay_host.answer = lambda run, kind, parts: None
+
+    shown = json.loads(run.values["notes"][0])
+    assert shown == {"found": ["new", "kept"], "names": [["a"], ["a", "b"]], "gone": None, "kept": {"n": 1}}
+    assert {op["op"] for op in asked} == {"get", "search", "namespaces"}
+    assert not any(op.get("refresh") for op in asked)
+
+
+def test_nodes_open_no_connections(replay_host: HostProcess) -> None:
+    refused = replay(replay_host, "dials", {"messages": []}, {})
+    allowed = replay(replay_host, "dials", {"messages": []}, {}, network=True)
+
+    assert refused.values["notes"][0].startswith("a replay opens no connections")
+    assert refused.outcome["replay"]["network"] == ["127.0.0.1:9"]
+    assert "ECONNREFUSED" in allowed.values["notes"][0]
+    assert allowed.outcome["replay"]["network"] == []
+
+
+def test_the_scorer_s_numbers_or_its_error_are_the_answer(replay_host: HostProcess) -> None:
+    def scored(input: Any) -> dict[str, Any]:
+        document = {"op": "score", "input": input, "reference": "a", "output": "a", "run": {"steps": 3}}
+        return json.loads(replay_host.query(document)[0])
+
+    assert scored({}) == {"scores": {"same": 1, "steps": 3}}
+    assert scored({"returns": 5}) == {
+        "error": "the scorer returned number: an object of numbers is needed", "traceback": None,
+    }  # fmt: skip
+    assert scored({"returns": {"a": "b"}})["error"] == "the score 'a' is b: a number is needed"
+    failed = scored({"raises": "broken"})
+    assert failed["error"] == "RangeError: broken"
+    assert "replayed.ts" in failed["traceback"]
+
+
+def test_a_scorer_that_is_no_function_is_refused(node_project: Path) -> None:
+    graphs = {"agent": GRAPHS["agent"]}
+    with node_host(node_project, graphs, replay={"score": "./replayed.ts:missing"}) as host:
+        assert host.ready["error"]["message"].startswith("replay.score: ./replayed.ts:missing is no function")

@@ -1,0 +1,247 @@
+/**
+ * The recording of a past run: its tool calls and model calls, taken from its checkpoints.
+ *
+ * `workers/graph_host/replays/recordings.py` documents the recording. Values of any type are texts of the serializer.
+ */
+
+import { isMessage, typeOf } from "../messages.mjs";
+import { subgraphAt } from "../outcome.mjs";
+import { promptKey } from "./replay.mjs";
+
+const { isArray } = Array;
+const BRANCH = "branch:to:";
+const RETURN = "__return__"; // of tasks of the functional API
+const INTERRUPT = "__interrupt__";
+const MAX_DEPTH = 4; // of messages within a written value
+
+/**
+ * Return the recording of a run. `checkpointId` names the root checkpoint that the run began from, or is null.
+ *
+ * @param {any} saver
+ * @param {import("../checkpoints/serializer.mjs").Serializer} serializer
+ * @param {any} graph
+ * @param {{threadId: string, runId: string, checkpointId: string | null}} place
+ */
+export async function recording(saver, serializer, graph, { threadId, runId, checkpointId }) {
+  const ofRun = new Map();
+  const address = { configurable: { thread_id: threadId } };
+  for await (const item of saver.list(address, { filter: { run_id: runId } })) {
+    const ns = item.config.configurable.checkpoint_ns ?? "";
+    ofRun.set(ns, [item, ...(ofRun.get(ns) ?? [])]);
+  }
+  if (checkpointId && !ofRun.has("")) {
+    ofRun.set("", []);
+  }
+  const reader = new Reader(serializer, graph);
+  const namespaces = [...ofRun.keys()].sort((a, b) => depthOf(b) - depthOf(a) || (a < b ? -1 : 1));
+  for (const ns of namespaces) {
+    const items = ofRun.get(ns);
+    const start = items.length ? items[0].parentConfig?.configurable?.checkpoint_id : checkpointId;
+    if (start) {
+      // A resumed run continues the tasks of a checkpoint of an earlier run.
+      const conf = { thread_id: threadId, checkpoint_ns: ns, checkpoint_id: start };
+      const before = await saver.getTuple({ configurable: conf });
+      if (before !== undefined) {
+        await reader.beginFrom(ns, before);
+      }
+    }
+    await reader.read(ns, items);
+  }
+  return reader.document();
+}
+
+function depthOf(ns) {
+  return ns ? ns.split("|").length : 0;
+}
+
+/** Collects the calls of a run, from the innermost namespace to the root's. */
+class Reader {
+  #serializer;
+  #graph;
+  #calls = new Map(); // by call id: the namespace and the tool call, in order
+  #results = new Map(); // by call id
+  #models = [];
+  #seen = new Set(); // messages so far
+
+  constructor(serializer, graph) {
+    this.#serializer = serializer;
+    this.#graph = graph;
+  }
+
+  async beginFrom(ns, before) {
+    for (const message of messagesIn(before.checkpoint.channel_values)) {
+      this.#learnCalls(ns, message);
+      this.#seen.add(identityOf(message));
+    }
+    await this.#readWrites(ns, before, { isOwn: false });
+  }
+
+  async read(ns, items) {
+    for (const item of items) {
+      await this.#readWrites(ns, item, { isOwn: true });
+    }
+    for (const [channel, value] of Object.entries(items.at(-1)?.checkpoint.channel_values ?? {})) {
+      if (!channel.startsWith("__")) {
+        this.#readMessages(ns, [], [...messagesIn(value)]);
+      }
+    }
+  }
+
+  document() {
+    const tools = [...this.#calls]
+      .filter(([id]) => this.#results.has(id))
+      .map(([id, { call }]) => {
+        const { content, status, artifact, command } = this.#results.get(id);
+        return { id, name: call.name, args: call.args, content, status, artifact, command };
+      });
+    return { tools, models: this.#models };
+  }
+
+  /** A task that asks a question ends its run, so its other writes on an own checkpoint are those of a later run. */
+  async #readWrites(ns, item, { isOwn }) {
+    const values = item.checkpoint.channel_values;
+    const tasks = Map.groupBy(item.pendingWrites ?? [], ([task]) => task);
+    for (const group of tasks.values()) {
+      const writes = group.map(([, channel, value]) => [channel, value]);
+      if (isOwn && writes.some(([channel]) => channel === INTERRUPT)) {
+        continue;
+      }
+      for (const [channel, value] of writes) {
+        if (isState(channel) || channel === RETURN) {
+          this.#readMessages(ns, messagesIn(values[channel]), [...messagesIn(value)]);
+        }
+      }
+      await this.#readCommands(ns, values, writes);
+    }
+  }
+
+  /** Read the messages of one write. `before` are those that its channel has already. */
+  #readMessages(ns, before, messages) {
+    const prompt = [...before];
+    for (const message of messages) {
+      const identity = identityOf(message);
+      if (!this.#seen.has(identity)) {
+        this.#seen.add(identity);
+        if (typeOf(message) === "ai") {
+          this.#learnCalls(ns, message);
+          const response = this.#serializer.dumps(message, "recording");
+          this.#models.push({ messages: promptKey(prompt), response });
+        } else if (typeOf(message) === "tool") {
+          this.#learnResult(ns, message);
+        }
+      }
+      prompt.push(message);
+    }
+  }
+
+  #learnCalls(ns, message) {
+    for (const call of message.tool_calls ?? []) {
+      if (call.id && !this.#calls.has(call.id)) {
+        this.#calls.set(call.id, { ns, call });
+      }
+    }
+  }
+
+  #learnResult(ns, { tool_call_id: id, content, status, artifact }) {
+    const stored = artifact == null ? {} : { artifact: this.#serializer.dumps(artifact, "recording") };
+    this.#results.set(id, { ns, content, status: status ?? "success", ...stored });
+  }
+
+  /** Add the commands that tools may have returned to the results of their calls. `values` are the state before. */
+  async #readCommands(ns, values, writes) {
+    for (const segment of segmentsOf(writes)) {
+      const messages = Object.values(segment).flatMap((value) => [...messagesIn(value)]);
+      const ids = messages
+        .filter((message) => typeOf(message) === "tool")
+        .map(({ tool_call_id: id }) => id)
+        .filter((id) => this.#calls.has(id) && this.#results.get(id)?.ns === ns);
+      const id = ids.at(-1);
+      const result = this.#results.get(id);
+      if (result === undefined || result.command !== undefined) {
+        continue;
+      }
+      const calledIn = this.#calls.get(id).ns;
+      const isForParent = depthOf(calledIn) > depthOf(ns);
+      const goto = await this.#targets(ns, isForParent ? calledIn : null, writes);
+      const holdsCalls = messages.some((message) => message.tool_calls?.length);
+      const isOwn = ids.length === 1 && !holdsCalls && (Object.keys(segment).length > 1 || goto.length > 0);
+      if (isForParent || isOwn) {
+        const entries = Object.entries(segment).map(([channel, value]) => [channel, newOf(value, values[channel])]);
+        const command = { update: Object.fromEntries(entries), goto, is_for_parent: isForParent };
+        result.command = this.#serializer.dumps(command, "recording");
+      }
+    }
+  }
+
+  /** Return the nodes that a command of a tool went to: those that no edge of its node leads to. */
+  async #targets(ns, fromNs, writes) {
+    const graph = ns ? await subgraphAt(this.#graph, ns) : this.#graph;
+    const builder = graph?.builder;
+    if (builder === undefined) {
+      return [];
+    }
+    const nodes = new Set(
+      fromNs === null
+        ? Object.keys(builder.nodes).filter((name) => builder.nodes[name].runnable?.constructor?.name === "ToolNode")
+        : [fromNs.split("|").at(-1).split(":")[0]],
+    );
+    const branches = [...nodes].flatMap((node) => Object.values(builder.branches[node] ?? {}));
+    if (branches.some(({ ends }) => ends === undefined)) {
+      return []; // they may lead anywhere
+    }
+    const known = new Set(branches.flatMap(({ ends }) => Object.values(ends)));
+    for (const [start, end] of builder.edges) {
+      if (nodes.has(start)) {
+        known.add(end);
+      }
+    }
+    return writes
+      .filter(([channel]) => channel.startsWith(BRANCH))
+      .map(([channel]) => channel.slice(BRANCH.length))
+      .filter((target) => !known.has(target));
+  }
+}
+
+function isState(channel) {
+  return !channel.startsWith("__") && !channel.startsWith(BRANCH);
+}
+
+/** Return what two copies of a message share: subgraphs write their messages to the parent's state, too. */
+function identityOf(message) {
+  return typeOf(message) === "tool" ? `result ${message.tool_call_id}` : (message.id ?? message);
+}
+
+/** Return the updates of a task, each with the messages of one write, as recordings.py describes. */
+function segmentsOf(writes) {
+  const own = writes.filter(([channel]) => isState(channel));
+  const answers = own.flatMap(([, value], position) =>
+    [...messagesIn(value)].some((message) => typeOf(message) === "tool") ? [position] : [],
+  );
+  if (answers.length < 2) {
+    return [Object.fromEntries(own)];
+  }
+  const isLeading = answers.at(-1) === own.length - 1;
+  const starts = isLeading ? [0, ...answers.slice(0, -1).map((position) => position + 1)] : [0, ...answers.slice(1)];
+  return starts.map((start, n) => Object.fromEntries(own.slice(start, starts[n + 1] ?? own.length)));
+}
+
+/** Return an update without the messages that its channel has already: the replay has others in their place. */
+function newOf(value, before) {
+  if (!isArray(value)) {
+    return value;
+  }
+  const known = new Set([...messagesIn(before)].map(({ id }) => id));
+  return value.filter((item) => !(isMessage(item) && known.has(item.id)));
+}
+
+/** Yield the messages in a value of a channel. */
+function* messagesIn(value, depth = 0) {
+  if (isMessage(value)) {
+    yield value;
+  } else if (typeof value === "object" && value !== null && depth < MAX_DEPTH) {
+    const isPlain = isArray(value) || Object.getPrototypeOf(value) === Object.prototype;
+    for (const item of isPlain ? Object.values(value) : []) {
+      yield* messagesIn(item, depth + 1);
+    }
+  }
+}
