@@ -159,7 +159,8 @@ def _fill(kind: Any, values: Mapping[str, Any], stack: ExitStack) -> Any:
         return Output(as_json=values["as_json"])
     if kind in (Client, OperatorClient):
         return stack.enter_context(Service(**{name: values[name] for name in _options(kind)}).open())
-    return kind(**{name: values[name] for name in _options(kind)})
+    # An option that is not given has the default of its field.
+    return kind(**{name: values[name] for name in _options(kind) if values[name] is not None})
 
 
 def _parameter(name: str, kind: Any) -> inspect.Parameter:

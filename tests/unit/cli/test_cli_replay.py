@@ -103,6 +103,15 @@ def test_options_are_the_fields_of_the_request_and_the_replay_is_followed(served
     }  # fmt: skip
 
 
+def test_without_options_the_request_has_the_defaults_of_the_service(served: ControlPlane) -> None:
+    ran = runyard(served, "replay", "app")
+
+    assert ran.exit_code == 0, ran.output
+    body = served.body(START)
+    defaults = {"sample": 100, "tools": "recorded", "models": "live", "network": False, "concurrency": 2}
+    assert {name: body[name] for name in defaults} == defaults
+
+
 def test_a_table_has_the_figures_of_both_sides_and_the_verdict(served: ControlPlane) -> None:
     served.answers[ONE] = [(200, FAILED)]
 
