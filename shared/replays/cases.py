@@ -17,13 +17,14 @@ import orjson
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
-from shared.errors import RunyardError, Unavailable
+from shared import fleet
+from shared.errors import RunyardError, Unanswered, Unavailable
 from shared.figures import usage
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra.arrays import texts, uuids
 from shared.infra.json_text import without_nul
-from shared.infra.postgres import Row, dumps
+from shared.infra.postgres import Row, connection, dumps
 from shared.models import RunStatus, has_ended
 from shared.removal import deletion
 from shared.replays import records
@@ -145,6 +146,7 @@ def prepare(replay: Row, row: Row) -> Prepared:
     except Unavailable:
         raise
     except RunyardError as error:
+        _require_runner(replay, error)
         return Prepared(row, skipped=f"the recording of the run cannot be read: {error.message}")
     spec = {
         "tools": replay["tools"],
@@ -220,6 +222,15 @@ def _ask(replay: Row, row: Row, document: Mapping[str, Any]) -> Any:
     )
 
 
+def _require_runner(replay: Row, error: RunyardError) -> None:
+    """Raise Unavailable if a call was not answered because the pool has no runner: it is repeated when there is one."""
+    if not isinstance(error, Unanswered):
+        return
+    with connection() as conn:
+        if not fleet.has_runner(conn, replay["pool"]):
+            raise Unavailable(f"the pool '{replay['pool']}' has no runner") from error
+
+
 def start(conn: Connection, replay: Row, prepared: Sequence[Prepared], *, run_timeout_seconds: float) -> None:
     """Insert the threads and runs of cases, and record the skipped ones. Does nothing if another process is at it."""
     if _LOCK.row(conn, id=replay["id"]) is None:
@@ -290,6 +301,7 @@ def judge(replay: Row, row: Row) -> Judged:
     except Unavailable:
         raise
     except RunyardError as error:
+        _require_runner(replay, error)
         return Judged(position, Outcome.SKIPPED, f"{NO_VALUES}: {error.message}")
     values = _final(row["case_values"], row["case_state"])
     scored = _scores(replay, row, reference, values)
@@ -356,21 +368,20 @@ def _scores(replay: Row, row: Row, reference: Any, output: Any) -> _Scored:
             "output": values,
             "run": {**run, "graph_id": row["graph_id"]},
         }
+        call = HostCall(
+            deployment_id=replay["deployment_id"],
+            revision_id=replay["revision_id"],
+            pool=replay["pool"],
+            document=document,
+            total_seconds=2 * calls.THREAD_SECONDS,
+            is_repeatable=False,  # the scorer may have ended the host
+        )
         try:
-            answer = orjson.loads(
-                calls.call(
-                    HostCall(
-                        deployment_id=replay["deployment_id"],
-                        revision_id=replay["revision_id"],
-                        pool=replay["pool"],
-                        document=document,
-                        total_seconds=calls.THREAD_SECONDS,
-                    )
-                )
-            )
+            answer = orjson.loads(calls.call(call))
         except Unavailable:
             raise
         except RunyardError as error:
+            _require_runner(replay, error)
             return _Scored({}, {}, f"the scorer failed: {error.message}")
         if "scores" not in answer:
             return _Scored({}, {}, f"the scorer failed: {answer.get('traceback') or answer['error']}")

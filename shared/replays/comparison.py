@@ -80,6 +80,10 @@ class Side:
 
     @property
     def duration_seconds(self) -> float | None:
+        """The time in the graph host; for a run without spans, the time since its claim, with the start of the host."""
+        lasted_ms = self.spans.get("lasted_ms") if isinstance(self.spans, Mapping) else None
+        if isinstance(lasted_ms, int | float) and math.isfinite(lasted_ms):
+            return lasted_ms / 1000
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()

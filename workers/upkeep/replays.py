@@ -60,7 +60,7 @@ class Replays:
         self._pool.join()
 
     def _work_at(self, replay_id: UUID) -> None:
-        turn = _Turn(replay_id, self._settings)
+        turn = Turn(replay_id, self._settings)
         try:
             turn.take()
         except Unavailable as error:
@@ -72,7 +72,7 @@ class Replays:
             self._handled.discard(replay_id)
 
 
-class _Turn:
+class Turn:
     """Works at one replay for TURN_SECONDS."""
 
     def __init__(self, replay_id: UUID, settings: Settings) -> None:
@@ -83,28 +83,22 @@ class _Turn:
 
     def take(self) -> None:
         until = time.monotonic() + TURN_SECONDS
-        while time.monotonic() < until:
-            with connection() as conn:
-                replay = cases.find(conn, self._replay_id)
-            if replay is None:
-                return
-            if replay["has_ended"]:
-                self._stop_runs(replay)
-                return
-            if replay["bench_id"] is None or replay["revision_status"] is None:
-                self.end(Status.FAILED, "the revision of the replay was removed")
-                return
-            if not self._step(replay):
+        while time.monotonic() < until and (worked := self.step()) is not None:
+            if not worked:
                 gevent.sleep(PAUSE_SECONDS)
 
-    def end(self, status: Status, reason: str) -> None:
+    def step(self) -> bool | None:
+        """Execute the next steps of the replay. Returns whether there was work, or None if the replay is over."""
         with connection() as conn:
             replay = cases.find(conn, self._replay_id)
-            stopped = [] if replay is None else cases.end(conn, replay, status, reason)
-        self._publish(stopped)
-
-    def _step(self, replay: Row) -> bool:
-        """Begin the replay, or judge ended cases and start waiting ones. Returns whether there was work."""
+        if replay is None:
+            return None
+        if replay["has_ended"]:
+            self._stop_runs(replay)
+            return None
+        if replay["bench_id"] is None or replay["revision_status"] is None:
+            self.end(Status.FAILED, "the revision of the replay was removed")
+            return None
         if replay["status"] == Status.PREPARING:
             with connection() as conn:
                 cases.select(conn, replay)
@@ -115,6 +109,12 @@ class _Turn:
         self._publish(stopped)
         self._notify(replay)
         return bool(worked)
+
+    def end(self, status: Status, reason: str) -> None:
+        with connection() as conn:
+            replay = cases.find(conn, self._replay_id)
+            stopped = [] if replay is None else cases.end(conn, replay, status, reason)
+        self._publish(stopped)
 
     def _judge(self, replay: Row) -> int:
         with connection() as conn:

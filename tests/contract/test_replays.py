@@ -1,0 +1,372 @@
+"""Replays: past runs are selected by their filters and a seed, executed at a hidden deployment, and compared."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from uuid_utils.compat import uuid6
+
+import tests.support.factories as make
+from shared.infra.postgres import connection, driver, dumps
+from shared.models import RunStatus, ThreadStatus
+from shared.removal import deletion
+from shared.replays import cases, records
+from shared.runs import finish, limits
+from shared.runs.claims import Claimed, Terms
+from shared.runs.finish import Finish
+from shared.settings import Settings
+from tests.contract.conftest import Api, ControlPlane
+from tests.contract.run_calls import start, started
+from tests.contract.statements import column, execute, one, scalar
+from workers.upkeep.replays import Turn
+
+NO_CALLS: dict[str, Any] = {"spans": []}
+TERMS = Terms("runner", 30, 3600)
+
+
+def past_run(api: Api, thread_id: str | None = None, **body: Any) -> str:
+    """Execute a run with a root checkpoint and without tool calls. Returns its id."""
+    thread_id = thread_id or api.post("/threads").json["thread_id"]
+    last = column("SELECT max(checkpoint_id) FROM checkpoint WHERE thread_id = :id", id=thread_id)[0]
+    actor = started(api, thread_id, **{"input": {"a": 1}, **body})
+    checkpoint_id = str(uuid6())
+    make.stored(actor.run, checkpoint_id, parent_checkpoint_id=last)
+    actor.finish({"a": 1}, state=make.state(thread_id, checkpoint_id), spans=NO_CALLS)
+    return str(actor.run.run_id)
+
+
+@pytest.fixture
+def replays(control: ControlPlane, api: Api) -> str:
+    return f"/v2/deployments/{api.deployment.id}/replays"
+
+
+def begin(control: ControlPlane, replays: str, **body: Any) -> dict[str, Any]:
+    response = control.post(replays, body)
+    assert response.status_code == 201, response.text
+    return response.json  # type: ignore[return-value]
+
+
+def step(settings: Settings, replay: dict[str, Any], times: int = 1) -> None:
+    """Execute steps of a replay, as upkeep does."""
+    for _ in range(times):
+        Turn(UUID(replay["id"]), settings).step()
+
+
+def claim(replay: dict[str, Any], most: int = 10, *, most_of_replays: int | None = None) -> list[Claimed]:
+    with driver() as conn:
+        claimed = limits.claim_of_deployment(
+            conn, bench_of(replay), "default", TERMS, most=most, most_of_replays=most_of_replays
+        )
+    return [run for run, _ in claimed]
+
+
+def end(run: Claimed, values: dict[str, Any], status: RunStatus = RunStatus.SUCCESS, **more: Any) -> None:
+    state = dumps(make.state(run.thread_id, str(uuid6())))
+    ended = Finish(run, status, ThreadStatus.IDLE, values=dumps(values), state=state, interrupts="{}", **more)
+    with driver() as conn, conn.transaction():
+        assert run.run_id in finish.finish_runs(conn, [ended], owner=TERMS.owner)
+
+
+def bench_of(replay: dict[str, Any]) -> UUID:
+    return scalar("SELECT bench_id FROM replay WHERE id = :id", id=replay["id"])
+
+
+def cases_of(control: ControlPlane, replays: str, replay: dict[str, Any], **query: Any) -> list[Any]:
+    return control.get(f"{replays}/{replay['id']}/cases", **query).json["resources"]  # type: ignore[index]
+
+
+def selected(control: ControlPlane, replays: str, settings: Settings, **body: Any) -> list[str]:
+    """Return the past runs that a new replay selects, in order."""
+    replay = begin(control, replays, **body)
+    step(settings, replay)
+    return [case["run_id"] for case in cases_of(control, replays, replay, limit=100)]
+
+
+def test_cases_run_at_the_bench_and_are_compared(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    first, second = past_run(api), past_run(api)
+    replay = begin(control, replays, fail_on="changed>0", concurrency=2)
+    assert (replay["status"], replay["counts"]["total"], replay["summary"]) == ("preparing", 0, None)
+    step(settings, replay, 2)
+    assert control.get(f"{replays}/{replay['id']}").json["counts"]["waiting"] == 2
+    for run in claim(replay):
+        assert run.deployment_id == bench_of(replay)
+        assert run.is_replay
+        assert run.kwargs["replay"]["recording"] == {"tools": [], "models": []}
+        assert run.kwargs["config"]["configurable"]["run_id"] == str(run.run_id)
+        original = one("SELECT run_id FROM replay_case WHERE case_run_id = :id", id=run.run_id)[0]
+        end(run, {"a": 1} if str(original) == first else {"a": 2})
+    step(settings, replay)
+    done = control.get(f"{replays}/{replay['id']}").json
+    assert (done["status"], done["verdict"]) == ("done", "failed")
+    assert (done["counts"]["same"], done["counts"]["changed"]) == (1, 1)
+    changed = cases_of(control, replays, replay, outcome="changed")
+    assert [case["run_id"] for case in changed] == [second]
+    assert changed[0]["comparison"]["values"] == [{"path": "a", "original": 1, "replay": 2}]
+
+
+def test_a_case_starts_from_the_checkpoint_before_its_run(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    past_run(api, thread_id)
+    before = one("SELECT checkpoint_id, data FROM checkpoint WHERE thread_id = :id", id=thread_id)
+    run_id = past_run(api, thread_id)
+    replay = begin(control, replays, where={"run_ids": [run_id]})
+    step(settings, replay, 2)
+    (copied,) = execute(
+        "SELECT checkpoint_id, data, metadata FROM checkpoint WHERE deployment_id = :id", id=bench_of(replay)
+    )
+    assert (copied.checkpoint_id, bytes(copied.data)) == (before.checkpoint_id, bytes(before.data))
+
+
+def test_the_seed_decides_the_order_and_the_filters_select(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    runs = [past_run(api, metadata={"of": "a"}) for _ in range(6)]
+    other = past_run(api, assistant_id="other", metadata={"of": "b"})
+    make.run(api.deployment, status=RunStatus.SUCCESS)  # was never started
+    make.run(api.deployment, status=RunStatus.SUCCESS, started_at="2026-01-01", depth=1)
+    start(api, api.post("/threads").json["thread_id"])  # has not ended
+    everything = selected(control, replays, settings, seed=1)
+    assert sorted(everything) == sorted([*runs, other])
+    assert selected(control, replays, settings, seed=1) == everything
+    assert selected(control, replays, settings, seed=1, sample=3) == everything[:3]
+    assert selected(control, replays, settings, seed=2) != everything
+    for where in (
+        {"assistant": "other"},
+        {"graph_id": "other"},
+        {"metadata": {"of": "b"}},
+        {"run_ids": [other]},
+    ):
+        assert selected(control, replays, settings, where=where) == [other]
+    assert selected(control, replays, settings, where={"status": ["error"]}) == []
+    assert selected(control, replays, settings, where={"until": "2020-01-01T00:00:00Z"}) == []
+    assert len(selected(control, replays, settings, where={"since": "2020-01-01T00:00:00Z"})) == 7
+
+
+def test_runs_that_cannot_be_executed_again_are_skipped_with_the_reason(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    first, second = past_run(api, thread_id), past_run(api, thread_id)
+    without_input = past_run(api, input=None)
+    deleted = past_run(api)
+    execute("DELETE FROM checkpoint WHERE run_id = :id", id=first)
+    replay = begin(control, replays)
+    step(settings, replay)
+    execute("DELETE FROM run WHERE run_id = :id", id=deleted)
+    step(settings, replay)
+    reasons = {case["run_id"]: case["reason"] for case in cases_of(control, replays, replay)}
+    assert reasons == {
+        first: cases.NO_VALUES,
+        second: cases.NO_START,
+        without_input: cases.NO_INPUT,
+        deleted: cases.NOT_STORED,
+    }
+    done = control.get(f"{replays}/{replay['id']}").json
+    assert (done["status"], done["counts"]["skipped"], done["verdict"]) == ("done", 4, None)
+
+
+def test_an_ordinary_run_is_claimed_first_and_replays_use_part_of_the_slots(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    for _ in range(3):
+        past_run(api)
+    replay = begin(control, replays, concurrency=3)
+    step(settings, replay, 2)
+    waiting = start(api, api.post("/threads").json["thread_id"])
+    assert claim(replay) == []
+    execute("UPDATE deployment SET max_concurrent_runs = 1 WHERE id = :id", id=api.deployment.id)
+    assert claim(replay) == []
+    make.run(api.deployment, status=RunStatus.RUNNING)
+    assert (
+        len(claim(replay, most_of_replays=1)) == 1
+    )  # the ordinary run could not start: its deployment is at the limit
+    execute("UPDATE deployment SET max_concurrent_runs = NULL WHERE id = :id", id=api.deployment.id)
+    assert claim(replay) == []
+    execute("UPDATE run SET status = 'success' WHERE run_id = :id", id=waiting["run_id"])
+    assert claim(replay, most_of_replays=0) == []
+    assert len(claim(replay)) == 2
+
+
+def test_a_bound_stops_the_replay_and_its_runs(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    for _ in range(2):
+        past_run(api)
+    replay = begin(control, replays, max_tokens=10)
+    step(settings, replay, 2)
+    end(claim(replay)[0], {"a": 1}, usage=dumps({"m": {"total_tokens": 12}}))
+    step(settings, replay)
+    stopped = control.get(f"{replays}/{replay['id']}").json
+    assert (stopped["status"], stopped["reason"]) == ("stopped", "the bound max_tokens (10) is reached")
+    assert (stopped["counts"]["same"], stopped["counts"]["skipped"]) == (1, 1)
+    assert column(
+        "SELECT cancel_requested FROM run WHERE deployment_id = :id AND status = 'running'",
+        id=bench_of(replay),
+    ) == ["interrupt"]
+
+
+def test_a_cancelled_replay_keeps_its_results_and_starts_no_more_runs(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    cancelled = control.post(f"{replays}/{replay['id']}/cancel").json
+    assert (cancelled["status"], cancelled["counts"]["skipped"]) == ("cancelled", 1)
+    assert cancelled["ended_at"] is not None
+    assert control.post(f"{replays}/{replay['id']}/cancel").json == cancelled
+    step(settings, replay)
+    assert column("SELECT status FROM run WHERE deployment_id = :id", id=bench_of(replay)) == ["interrupted"]
+    actions = [entry["action"] for entry in control.get("/v2/audit", action="replay").json["resources"]]
+    assert actions == ["replay.cancelled", "replay.created"]
+
+
+def test_the_bench_is_hidden_and_read_only(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    bench_id = bench_of(replay)
+    listed = control.get("/v2/deployments").json["resources"]
+    assert [one["name"] for one in listed] == ["chat"]
+    overview = control.get("/v2/metrics/overview").json["deployments"]
+    assert [one["name"] for one in overview] == ["chat"]
+    assert control.get(f"/v2/deployments/{bench_id}").status_code == 404
+    assert control.call("DELETE", f"/v2/deployments/{bench_id}").status_code == 404
+    assert control.post(f"/v2/deployments/{bench_id}/replays").status_code == 404
+    assert replay["bench"].startswith("chat--replay-")
+    assert replay["address"].endswith(f"/d/{replay['bench']}")
+    threads = control.post(f"/d/{replay['bench']}/threads/search").json
+    assert [thread["thread_id"] for thread in threads] == [
+        str(id) for id in column("SELECT thread_id FROM thread WHERE deployment_id = :id", id=bench_id)
+    ]
+    for path in ("threads", "runs", "runs/crons", "store/items"):
+        method = "PUT" if path == "store/items" else "POST"
+        response = control.call(method, f"/d/{replay['bench']}/{path}", {"assistant_id": "agent"})
+        assert response.status_code == 403, response.text
+
+
+def test_its_usage_is_reported_beside_that_of_the_deployment(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    end(claim(replay)[0], {"a": 1}, usage=dumps({"m": {"total_tokens": 12, "input_tokens": 12}}))
+    rows = control.get("/v2/usage", by="key,deployment").json["usage"]
+    used = {row["key_id"]: (row["deployment_id"], row["total_tokens"]) for row in rows}
+    assert used["replay"] == (str(api.deployment.id), 12)
+    assert sum(tokens for _, tokens in used.values()) == 12
+    assert control.get("/v2/metrics/overview").json["deployments"][0]["success"] == 1
+
+
+def test_a_deleted_replay_leaves_nothing(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay, kept = begin(control, replays), begin(control, replays)
+    step(settings, replay, 2)
+    bench_id = bench_of(replay)
+    assert control.call("DELETE", f"{replays}/{replay['id']}").status_code == 204
+    assert control.get(f"{replays}/{replay['id']}").status_code == 404
+    _purge()
+    for table in ("thread", "run", "checkpoint", "log_line"):
+        assert scalar(f"SELECT count(*) FROM {table} WHERE deployment_id = :id", id=bench_id) == 0
+    assert scalar("SELECT count(*) FROM deployment WHERE id = :id", id=bench_id) == 0
+    assert column("SELECT DISTINCT replay_id FROM replay_case") == []
+    assert [one["id"] for one in control.get(replays).json["resources"]] == [kept["id"]]
+
+
+def test_the_deletion_of_the_deployment_removes_replays_and_benches(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    assert control.call("DELETE", f"/v2/deployments/{api.deployment.id}").status_code == 204
+    assert control.get(replays).status_code == 404
+    _purge()
+    for table in ("deployment", "replay", "replay_case", "run", "thread"):
+        assert scalar(f"SELECT count(*) FROM {table}") == 0
+
+
+def test_replays_are_kept_as_long_as_runs(control: ControlPlane, api: Api, replays: str) -> None:
+    old, new, unended = (begin(control, replays) for _ in range(3))
+    for replay in (old, new):
+        control.post(f"{replays}/{replay['id']}/cancel")
+    execute("UPDATE replay SET ended_at = now() - interval '3 days' WHERE id = :id", id=old["id"])
+    with connection() as conn:
+        assert records.remove_old(conn, days=2) == 1
+        assert records.remove_old(conn, days=2) == 0
+    kept = [one["id"] for one in control.get(replays).json["resources"]]
+    assert kept == [unended["id"], new["id"]]
+
+
+def test_two_processes_start_and_judge_a_case_once(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay)
+    with connection() as conn:
+        found = cases.find(conn, UUID(replay["id"]))
+        assert found is not None
+        prepared = [cases.prepare(found, row) for row in cases.waiting(conn, found)]
+    for _ in range(2):
+        with connection() as conn:
+            cases.start(conn, found, prepared, run_timeout_seconds=60)
+    assert scalar("SELECT count(*) FROM run WHERE deployment_id = :id", id=bench_of(replay)) == 1
+    assert scalar("SELECT timeout_seconds FROM run WHERE deployment_id = :id", id=bench_of(replay)) == 120
+    end(claim(replay)[0], {"a": 1})
+    with connection() as conn:
+        judged = [cases.judge(found, row) for row in cases.ended(conn, found)]
+    with connection() as busy:
+        cases.record(busy, found, [])
+        with connection() as conn:  # the other process is at a step: nothing is recorded
+            cases.record(conn, found, judged)
+            assert len(cases.ended(conn, found)) == 1
+    for _ in range(2):
+        with connection() as conn:
+            cases.record(conn, found, judged)
+            assert len(cases.ended(conn, found)) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"revision": "v9"}, "revision"),
+        ({"revision": "newest"}, "revision"),
+        ({"preview": "unknown"}, "preview"),
+        ({"sample": 0}, "sample"),
+        ({"where": {"colour": "red"}}, "colour"),
+        ({"where": {"status": ["pending"]}}, "status"),
+        (
+            {"where": {"assistant": "agent", "assistant_id": "00000000-0000-0000-0000-00000000dead"}},
+            "assistant",
+        ),
+        ({"tools": "live"}, "tools"),
+        ({"concurrency": 33}, "concurrency"),
+        ({"fail_on": "speed>1"}, "fail_on"),
+        ({"fail_on": "errors"}, "fail_on"),
+        ({"samples": 5}, "samples"),
+    ],
+)
+def test_a_bad_request_is_refused_with_the_field(
+    control: ControlPlane, replays: str, body: dict[str, Any], field: str
+) -> None:
+    response = control.post(replays, body)
+    assert response.status_code == 422
+    assert field in response.json["detail"][0]["loc"]  # type: ignore[index]
+
+
+def _purge() -> None:
+    with connection() as conn:
+        while deletion.purge(conn):
+            pass
