@@ -45,25 +45,28 @@ ReplayId = Annotated[
 Row = dict[str, Any]
 
 
-def _select(help: str, metavar: str | None = None) -> Any:
-    return typer.Option(help=help, metavar=metavar, rich_help_panel=SELECTION)
+def _select(help: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=SELECTION, **more)
+
+
+def _execute(help: str, metavar: str | None = None, *, param: tuple[str, ...] = (), **more: Any) -> Any:
+    return typer.Option(*param, help=help, metavar=metavar, rich_help_panel=EXECUTION, **more)
 
 
 @dataclass(frozen=True)
 class Selection(OptionGroup):
-    """The past runs that a replay takes its sample from."""
+    """The past runs that a replay takes its sample from. Fields that are None are left to the service."""
 
-    sample: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Number of runs.", metavar="N", rich_help_panel=SELECTION)
-    ] = 100
+    sample: Annotated[int | None, _select("Number of runs. Default: 100.", "N", min=1, max=10_000)] = None
     seed: Annotated[
-        int | None, _select("Number that decides which runs are drawn: the same seed draws the same.", "N")
+        int | None,
+        _select("Number that decides which runs are drawn: the same seed draws the same.", "N", min=0),
     ] = None
     since: Annotated[
         str | None, _select("Runs since this time: 2026-01-31T12:00:00, or an age such as 7d.", "TIME")
     ] = None
     until: Annotated[str | None, _select("Runs up to this time.", "TIME")] = None
-    assistant: Annotated[str | None, _select("Runs of this assistant: its name or its id.", "ASSISTANT")] = (
+    assistant: Annotated[str | None, _select("Runs of this assistant: its id, or a graph.", "ASSISTANT")] = (
         None
     )
     graph: Annotated[str | None, _select("Runs of this graph.", "GRAPH")] = None
@@ -94,7 +97,7 @@ class Selection(OptionGroup):
         if self.assistant:
             where["assistant_id" if is_id(self.assistant) else "assistant"] = self.assistant
         where = {name: value for name, value in where.items() if value}
-        return {"sample": self.sample, "seed": self.seed, "where": where}
+        return _given({"sample": self.sample, "seed": self.seed, "where": where})
 
 
 def _condition(text: str) -> tuple[str, Any]:
@@ -104,43 +107,42 @@ def _condition(text: str) -> tuple[str, Any]:
     return key, json_or_text(value)
 
 
-def _execute(help: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(help=help, metavar=metavar, rich_help_panel=EXECUTION, **more)
-
-
 @dataclass(frozen=True)
 class Execution(OptionGroup):
-    """How the cases of a replay are executed, and their bounds."""
+    """How the cases of a replay are executed, and their bounds. Fields that are None are left to the service."""
 
     tools: Annotated[
-        Literal["recorded", "live"],
-        _execute("`recorded`: a tool returns what it returned in the original run, and is not executed."),
-    ] = "recorded"
+        Literal["recorded", "live"] | None,
+        _execute(
+            "`recorded`, the default: a tool returns what it returned in the past run. `live`: it is executed."
+        ),
+    ] = None
     live_tool: Annotated[
-        list[str] | None, _execute("Tool that is executed; repeat it for several.", "NAME")
+        list[str] | None,
+        _execute("Tool that is executed if a call is not recorded; repeat it for several.", "NAME"),
     ] = None
     models: Annotated[
-        Literal["live", "recorded"],
-        _execute("`recorded`: a model call equal to a recorded one returns its answer."),
-    ] = "live"
-    network: Annotated[bool, typer.Option("--network", help="Do not take the network away from the graphs.",
-                                          rich_help_panel=EXECUTION)] = False  # fmt: skip
-    concurrency: Annotated[int, _execute("Cases at the same time.", "N", min=1, max=32)] = 2
+        Literal["live", "recorded"] | None,
+        _execute("`live`, the default. `recorded`: a call equal to a recorded one returns its answer."),
+    ] = None
+    network: Annotated[
+        bool | None,
+        _execute("Give the graphs a network, which the sandbox otherwise takes away.", param=("--network",)),
+    ] = None
+    concurrency: Annotated[
+        int | None, _execute("Cases at the same time. Default: 2.", "N", min=1, max=32)
+    ] = None
     max_tokens: Annotated[int | None, _execute("Stop at this number of tokens.", "N", min=1)] = None
     max_cost: Annotated[float | None, _execute("Stop at this cost.", "COST", min=0)] = None
     max_minutes: Annotated[float | None, _execute("Stop after this time.", "MINUTES", min=0)] = None
 
     def body(self) -> dict[str, Any]:
-        return {
-            "tools": self.tools,
-            "live_tools": self.live_tool or [],
-            "models": self.models,
-            "network": self.network,
-            "concurrency": self.concurrency,
-            "max_tokens": self.max_tokens,
-            "max_cost": self.max_cost,
-            "max_minutes": self.max_minutes,
-        }
+        names = ("tools", "models", "network", "concurrency", "max_tokens", "max_cost", "max_minutes")
+        return _given({"live_tools": self.live_tool or None, **{name: getattr(self, name) for name in names}})
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @app.command("start")
@@ -171,13 +173,9 @@ def start(
         raise BadUsage("--revision and --preview name two revisions: give one.")
     rule = replays.check_rule(fail_on)
     deployment = resolve_deployment(client, name)
-    body = {
-        "revision": find_revision(client, deployment, revision)["id"] if revision else None,
-        "preview": preview,
-        "fail_on": rule,
-        **selection.body(),
-        **execution.body(),
-    }
+    revision_id = find_revision(client, deployment, revision)["id"] if revision else None
+    choice = _given({"revision": revision_id, "preview": preview, "fail_on": rule})
+    body = {**choice, **selection.body(), **execution.body()}
     replay = replays.start(client, deployment["id"], body)
     if no_wait:
         what = f"Replay {replay['id']} of {version(replay['revision_number'])} has started."

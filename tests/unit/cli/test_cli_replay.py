@@ -97,7 +97,7 @@ def test_options_are_the_fields_of_the_request_and_the_replay_is_followed(served
         "status": ["success", "error"], "metadata": {"n": 1, "s": "x"}, "key_id": "k1", "run_ids": [R],
     }  # fmt: skip
     assert body == {
-        "revision": R, "preview": None,
+        "revision": R,
         "sample": 50, "seed": 3, "tools": "live", "live_tools": ["a", "b"], "models": "recorded", "network": True,
         "concurrency": 8, "max_tokens": 10, "max_cost": 0.5, "max_minutes": 1.5, "fail_on": "errors>0",
     }  # fmt: skip
@@ -193,7 +193,7 @@ def test_the_command_returns_at_once_with_no_wait(served: ControlPlane) -> None:
         True,
         False,
     )
-    assert served.body(START)["preview"] == "pr-1"
+    assert served.body(START) == {"preview": "pr-1", "where": {}}  # the service has the defaults
 
 
 def test_wrong_options_start_nothing(served: ControlPlane) -> None:
