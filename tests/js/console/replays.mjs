@@ -54,6 +54,8 @@ scenario("past runs are replayed, and a case shows both sides", async (it) => {
   await it.check();
   await page.getByRole("link", { name: "Thread of the case" }).click();
   await page.getByRole("listbox", { name: "Checkpoints, newest first" }).waitFor();
+  await page.getByRole("region", { name: "Checkpoint" }).waitFor();
+  assert.equal(await page.getByRole("button", { name: /Delete|Copy|Rename|Edit and fork/ }).count(), 0);
   const { value } = await it.api("GET", at(it, `/store/items?namespace=visits.${visitor}&key=count`));
   assert.equal(value.n, 1);
 });

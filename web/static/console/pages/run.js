@@ -1,7 +1,7 @@
 // A run: timeline, events, input and output, attempts, log, webhooks, tokens and cost.
 
 import { control, deployment } from "../core/api.js";
-import { useDeployment } from "../core/deployments.js";
+import { canRunAt, useDeployment } from "../core/deployments.js";
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
 import { between, count, duration, money, plain, runName, short } from "../core/format.js";
 import { useAssistants, useDocumentTitle, useTitles } from "../core/names.js";
@@ -47,7 +47,7 @@ export default function RunPage({ params, query }) {
     setOver(false);
     reload();
   };
-  const actions = can("run") && html`<${CancelRun} name=${name} run=${run} onDone=${again} /><${RetryRun} name=${name} run=${run} onDone=${again} />`;
+  const actions = canRunAt(name) && html`<${CancelRun} name=${name} run=${run} onDone=${again} /><${RetryRun} name=${name} run=${run} onDone=${again} />`;
   return html`
     <${Page} title=${heading} crumbs=${crumbs} status=${html`<${RunStatus} run=${run} />${isLive(run) && html` <span class="live" role="status">live</span>`}`} actions=${actions}>
       <${RunFacts} name=${name} run=${run} threadName=${threadName} assistant=${assistants.get(run.assistant_id)} />

@@ -1,12 +1,12 @@
 // A thread: its title, questions, checkpoints with the changes of each, and runs. Its state can be edited, forked and replayed from any checkpoint.
 
 import { deployment } from "../core/api.js";
+import { canRunAt, replayedAt } from "../core/deployments.js";
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
 import { bytes, count, plain, short, threadTitle } from "../core/format.js";
 import { useDocumentTitle } from "../core/names.js";
 import { useResource } from "../core/resource.js";
 import { href, navigate, setQuery } from "../core/router.js";
-import { can } from "../core/session.js";
 import { idOf } from "../parts/checkpoints.js";
 import { CheckpointDetail } from "../parts/checkpoint_detail.js";
 import { CheckpointList } from "../parts/checkpoint_list.js";
@@ -97,8 +97,8 @@ function Actions({ name, thread }) {
     }
   };
   return html`
-    <a class="as-button" href=${playgroundOf({ ...thread, name })}>Playground</a>
-    ${can("run") && html`
+    ${replayedAt(name) === null && html`<a class="as-button" href=${playgroundOf({ ...thread, name })}>Playground</a>`}
+    ${canRunAt(name) && html`
       <${Button} onClick=${copy} busy=${isCopying}>Copy<//>
       <${Button} kind="danger" onClick=${() => setDeleting(true)}>Delete…<//>
       <${Confirm} open=${isDeleting} title="Delete this thread?" action="Delete" kind="danger" onConfirm=${remove} onClose=${() => setDeleting(false)}>

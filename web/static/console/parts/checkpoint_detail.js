@@ -1,10 +1,10 @@
 // One checkpoint of a thread: what its step changed, the state it holds, and what can be done from there.
 
+import { canRunAt } from "../core/deployments.js";
 import { html } from "../core/dom.js";
 import { duration, plain } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { href } from "../core/router.js";
-import { can } from "../core/session.js";
 import { makerOf, parentOf, secondsOf } from "./checkpoints.js";
 import { Diff } from "./diff.js";
 import { StateTree } from "./state_tree.js";
@@ -39,7 +39,7 @@ export function CheckpointDetail({ name, thread, checkpoint, row, runs, states, 
           ${isNode && seconds !== null && html`<span>worked ${duration(seconds)}</span>`}
           ${state.metadata.run_id && html`<a href=${href(["d", name, "runs", thread, String(state.metadata.run_id)])}>its run</a>`}
         </p>
-        ${can("run") && html`
+        ${canRunAt(name) && html`
           <div class="actions">
             <${Button} onClick=${() => onEdit(state)} disabled=${isBusy} title=${isBusy ? "A run is going on" : undefined}>Edit and fork…<//>
             <${Button} onClick=${() => onReplay(state)} disabled=${!state.next.length} title=${state.next.length ? undefined : "Nothing comes after this checkpoint"}>Replay from here<//>

@@ -1,6 +1,6 @@
 // The head of a page: breadcrumbs, title, status and actions; below it the page's content.
 
-import { currentDeployment } from "../core/deployments.js";
+import { currentDeployment, replayedAt } from "../core/deployments.js";
 import { html } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
 
@@ -28,6 +28,8 @@ export function Page({ title, crumbs = [], actions, status, children }) {
 export function withDeployment(crumbs, name, record) {
   if (!name) return crumbs;
   const rest = crumbs[0]?.label === name ? crumbs.slice(1) : crumbs;
+  const replayed = replayedAt(name);
+  if (replayed !== null) return [{ label: replayed }, { label: "Replays", href: href(["d", replayed, "replays"]) }, ...rest];
   return [{ label: name, href: record?.name === name ? href(["deployments", record.id]) : undefined }, ...rest];
 }
 

@@ -1,8 +1,8 @@
 // The button that renames a thread, and the form that it opens.
 
 import { deployment } from "../core/api.js";
+import { canRunAt } from "../core/deployments.js";
 import { html, useEffect, useRef, useState } from "../core/dom.js";
-import { can } from "../core/session.js";
 import { Button, notify } from "./index.js";
 
 const LONGEST_TITLE = 120;
@@ -19,7 +19,7 @@ export function RenameThread({ name, thread, onDone }) {
   useEffect(() => {
     if (isEditing) input.current?.select();
   }, [isEditing]);
-  if (!can("run")) return null;
+  if (!canRunAt(name)) return null;
   if (!isEditing) return html`<${Button} kind="plain" label="Rename the thread" onClick=${() => setDraft(thread.title || "")}>Rename<//>`;
   const save = async (/** @type {Event} */ event) => {
     event.preventDefault();

@@ -1,10 +1,10 @@
 // A table of runs: name, status, reason of a wait or a failure, thread, times, and the actions on each run.
 
+import { canRunAt } from "../core/deployments.js";
 import { html } from "../core/dom.js";
 import { duration, plain, runName, short } from "../core/format.js";
 import { useAssistants, useTitles } from "../core/names.js";
 import { href, navigate } from "../core/router.js";
-import { can } from "../core/session.js";
 import { CancelRun, RetryRun } from "./run_actions.js";
 import { isLive, queueInWords, reasonOf, tookOf } from "./runs.js";
 import { Ago, Id, RunStatus, Table } from "./index.js";
@@ -36,7 +36,7 @@ export function RunTable({ name, runs, reload, isOfThread = false, chosen, onCho
     }]),
     { title: "Created", key: "created", cell: (/** @type {Run} */ run) => html`<${Ago} at=${run.created_at} />` },
     { title: "Took", key: "took", align: "right", cell: (/** @type {Run} */ run) => duration(tookOf(run)) },
-    ...(can("run") ? [{ title: "", key: "actions", align: "right", cell: (/** @type {Run} */ run) => html`
+    ...(canRunAt(name) ? [{ title: "", key: "actions", align: "right", cell: (/** @type {Run} */ run) => html`
       <span class="row-actions" onClick=${(/** @type {Event} */ event) => event.stopPropagation()}>
         ${isLive(run) ? html`<${CancelRun} name=${name} run=${run} onDone=${reload} isSmall />` : html`<${RetryRun} name=${name} run=${run} onDone=${reload} isSmall />`}
       </span>` }] : []),
