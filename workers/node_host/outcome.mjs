@@ -26,6 +26,8 @@ export class Outcome {
   usage = null;
   firstTokenAgo = null;
   spans = null;
+  /** @type {object | null} */
+  replay = null; // the report of a replay
   waitingInterrupts = []; // of a successful run
 
   /**

@@ -114,24 +114,26 @@ function wrapModels({ BaseChatModel: { prototype } }) {
 }
 
 function wrapSocket() {
-  const { connect } = Socket.prototype;
-  /** @this {Socket} */
-  Socket.prototype.connect = /** @type {any} */ (
-    function (...args) {
-      const replay = current()?.replay;
-      const address = addressOf(args);
-      if (replay === undefined || replay.hasNetwork || service.getStore() || address === null) {
-        return connect.apply(this, /** @type {any} */ (args));
-      }
-      replay.reportNetwork(address);
-      const error = Object.assign(new Error(REFUSAL), { code: "ECONNREFUSED" });
-      process.nextTick(() => this.destroy(error));
-      return this;
+  const prototype = /** @type {any} */ (Socket.prototype);
+  const { connect } = prototype;
+  prototype.connect = function (...args) {
+    const replay = current()?.replay;
+    const address = addressOf(args);
+    if (replay === undefined || replay.hasNetwork || service.getStore() || address === null) {
+      return connect.apply(this, args);
     }
-  );
+    replay.reportNetwork(address);
+    const error = Object.assign(new Error(REFUSAL), { code: "ECONNREFUSED" });
+    process.nextTick(() => this.destroy(error));
+    return this;
+  };
 }
 
-/** Return the address of a connection; null for a socket of this machine's file system. */
+/**
+ * Return the address of a connection; null for a socket of this machine's file system.
+ *
+ * @param {any[]} args
+ */
 function addressOf([first, second]) {
   const options = Array.isArray(first) ? first[0] : first;
   if (typeof options === "object" && options !== null) {
