@@ -100,6 +100,10 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(read: Read) -> None:
             {"auth": {"path": "./auth.py:auth"}},
             deny(r"auth.path: './auth.py' is Python, the graphs are JavaScript"),
         ),
+        (
+            {"replay": {"score": "./evals.py:score"}},
+            r"^replay.score: './evals.py' is Python, the graphs are JavaScript",
+        ),
         ({"http": {"app": "pkg.app:app"}}, "^http.app: 'pkg.app' is Python, the graphs are JavaScript"),
         (
             {"store": {"index": {"dims": 3, "embed": "openai:text-embedding-3-small"}}},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from tests.support.hosted import HOSTED
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from workers.graph_host import frames
+from workers.graph_host.replays.scoring import MAX_STUCK, Scorer
 
 NAMES = ("agent", "outer", "delegating", "team", "hands", "keeps", "dials", "streaming")
 GRAPHS = {name: f"./replayed.py:{name}" for name in NAMES}
@@ -293,6 +296,24 @@ def test_a_scorer_that_raises_is_an_error_with_its_traceback(scoring_host: HostP
 
     assert answer["error"] == "RuntimeError: broken"
     assert "raise RuntimeError(text)" in answer["traceback"]
+
+
+def test_a_scorer_that_never_returns_is_given_up() -> None:
+    returned = threading.Event()
+    scorer = Scorer(lambda *_: {"done": returned.wait()}, seconds=0.01)
+
+    async def scored() -> list[dict[str, Any]]:
+        answers = [await scorer.answer({}) for _ in range(MAX_STUCK + 1)]
+        returned.set()
+        while "error" in (answer := await scorer.answer({})):
+            await asyncio.sleep(0.01)
+        return [*answers, answer]
+
+    answers = asyncio.run(scored())
+
+    assert {answer.get("error") for answer in answers[:-2]} == {"the scorer did not return within 0.01 s"}
+    assert answers[-2]["error"] == f"{MAX_STUCK} earlier calls of the scorer have not returned"
+    assert answers[-1] == {"scores": {"done": 1.0}}, "the calls that were given up have returned"
 
 
 def test_a_scorer_may_be_async() -> None:
