@@ -101,7 +101,11 @@ def verdict_text(replay: Replay) -> str:
 
 
 def draw(replay: Replay) -> RenderableType:
-    """Return the table of a replay with its verdict."""
+    """Return the tables of a replay with its verdict."""
+    return Group(_tables(replay), "", printable(verdict_text(replay)))
+
+
+def _tables(replay: Replay) -> RenderableType:
     lines = [
         f"Replay {replay['id']} of {version(replay['revision_number'])}, tools {replay['tools']}, models"
         f" {replay['models']}, seed {replay['seed']}",
@@ -116,16 +120,16 @@ def draw(replay: Replay) -> RenderableType:
         parts += ["", _figures(replay["summary"])]
     if _rules(replay):
         parts += ["", table(_rules(replay), RULES)]
-    return Group(*parts, "", printable(verdict_text(replay)))
+    return Group(*parts)
 
 
 def plain_text(replay: Replay) -> str:
-    """Return the table as lines of text, as a comment on a pull request shows it."""
+    """Return the tables as lines of text, as a comment on a pull request shows them."""
     screen = Console(
         file=io.StringIO(), width=UNLIMITED, no_color=True, highlight=False, markup=False, emoji=False
     )
     with screen.capture() as captured:
-        screen.print(draw(replay))
+        screen.print(_tables(replay))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -80,13 +80,16 @@ class Side:
 
     @property
     def duration_seconds(self) -> float | None:
-        """The time in the graph host; for a run without spans, the time since its claim, with the start of the host."""
-        lasted_ms = self.spans.get("lasted_ms") if isinstance(self.spans, Mapping) else None
-        if isinstance(lasted_ms, int | float) and math.isfinite(lasted_ms):
-            return lasted_ms / 1000
+        """Seconds from the first claim to the end, which include the start of a graph host."""
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
+
+    @property
+    def graph_seconds(self) -> float | None:
+        """Seconds that the graph ran, as its host measured them. None if the run kept no spans."""
+        lasted_ms = self.spans.get("lasted_ms") if isinstance(self.spans, Mapping) else None
+        return lasted_ms / 1000 if _is_number(lasted_ms) and 0 <= lasted_ms < math.inf else None
 
 
 def compare(
@@ -106,10 +109,9 @@ def compare(
         "values": walk.differences,
         "differences": walk.total,
         "steps": steps,
-        **{
-            name: {"original": getattr(original, name), "replay": getattr(replay, name)}
-            for name in ("tokens", "cost", "duration_seconds")
-        },
+        "tokens": {"original": original.tokens, "replay": replay.tokens},
+        "cost": {"original": original.cost, "replay": replay.cost},
+        "duration_seconds": _durations(original, replay),
         "scores": {"original": dict(original.scores), "replay": dict(replay.scores)},
         "first_difference": _first_difference(**steps, differences=walk.differences),
         "report": report,
@@ -120,6 +122,14 @@ def compare(
         return Outcome.DIVERGED, comparison
     is_same = original.status == replay.status and not walk.total
     return Outcome.SAME if is_same else Outcome.CHANGED, comparison
+
+
+def _durations(original: Side, replay: Side) -> dict[str, float | None]:
+    """Return the durations of both sides, without the start of a graph host if both are known without it."""
+    durations = {"original": original.graph_seconds, "replay": replay.graph_seconds}
+    if None not in durations.values():
+        return durations
+    return {"original": original.duration_seconds, "replay": replay.duration_seconds}
 
 
 class _Walk:
@@ -263,7 +273,7 @@ def _is_id(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

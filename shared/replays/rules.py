@@ -23,7 +23,7 @@ METRICS = {
     "diverged": "cases that called a tool with arguments that the recording does not have",
     "cost": "total cost of all cases",
     "tokens": "total tokens of all cases",
-    "p50": "median duration in seconds",
+    "p50": "median of the graph's duration in seconds",
     "p95": "95th percentile of the durations in seconds",
     "score": "mean of all scores",
     "score.NAME": "mean of the score NAME",

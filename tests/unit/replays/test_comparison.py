@@ -141,6 +141,23 @@ def test_both_figures_are_in_the_comparison() -> None:
     assert result["scores"] == {"original": {"exact": 1.0}, "replay": {"exact": 0.0}}
 
 
+@pytest.mark.parametrize(
+    ("original", "replay", "seconds"),
+    [
+        ({"lasted_ms": 150}, {"lasted_ms": 1_200.5}, (0.15, 1.2005)),
+        ({"lasted_ms": 150}, None, (2.0, 2.0)),
+        ({"lasted_ms": True}, {"lasted_ms": 150}, (2.0, 2.0)),
+        ({"lasted_ms": -1}, {"lasted_ms": float("nan")}, (2.0, 2.0)),
+    ],
+)
+def test_durations_are_without_the_start_of_a_host_if_both_are_known(
+    original: Any, replay: Any, seconds: tuple[float, float]
+) -> None:
+    _, result = compare(side({}, spans=original), side({}, NOW, spans=replay))
+
+    assert tuple(result["duration_seconds"].values()) == seconds
+
+
 def spans(*nodes: tuple[str, float, str | None], kind: str = "node") -> dict[str, Any]:
     return {
         "spans": [
