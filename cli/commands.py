@@ -159,8 +159,7 @@ def _fill(kind: Any, values: Mapping[str, Any], stack: ExitStack) -> Any:
         return Output(as_json=values["as_json"])
     if kind in (Client, OperatorClient):
         return stack.enter_context(Service(**{name: values[name] for name in _options(kind)}).open())
-    # An option that is not given has the default of its field.
-    return kind(**{name: values[name] for name in _options(kind) if values[name] is not None})
+    return kind(**{name: values[name] for name in _options(kind)})
 
 
 def _parameter(name: str, kind: Any) -> inspect.Parameter:

@@ -16,9 +16,10 @@ from cli.commands import OptionGroup, StartsByDefault, Yes, command, delete_reco
 from cli.deployments import replays
 from cli.deployments.logs import as_moment
 from cli.deployments.revisions import find_revision
-from cli.deployments.target import Limit, Name, Wide, resolve_deployment
+from cli.deployments.target import Limit, Name, Wide, resolve_deployment, serving
 from cli.errors import BadUsage
 from cli.output import Column, Output, as_text, id_column, printable, when
+from cli.runs.assistants import find_assistant
 from cli.runs.bulk import json_or_text
 
 app = new_app(
@@ -66,9 +67,9 @@ class Selection(OptionGroup):
         str | None, _select("Runs since this time: 2026-01-31T12:00:00, or an age such as 7d.", "TIME")
     ] = None
     until: Annotated[str | None, _select("Runs up to this time.", "TIME")] = None
-    assistant: Annotated[str | None, _select("Runs of this assistant: its id, or a graph.", "ASSISTANT")] = (
-        None
-    )
+    assistant: Annotated[
+        str | None, _select("Runs of this assistant: its name, its id, or a graph.", "ASSISTANT")
+    ] = None
     graph: Annotated[str | None, _select("Runs of this graph.", "GRAPH")] = None
     status: Annotated[
         list[str] | None,
@@ -80,22 +81,21 @@ class Selection(OptionGroup):
     key: Annotated[str | None, _select("Runs that this API key created: the key's id.", "ID")] = None
     run: Annotated[list[str] | None, _select("This run; repeat it for several.", "ID")] = None
 
-    def body(self) -> dict[str, Any]:
-        """Return the fields of a request. Raises BadUsage."""
+    def body(self, assistant: str | None) -> dict[str, Any]:
+        """Return the fields of a request, with an assistant's id or graph. Raises BadUsage."""
         unknown = [status for status in self.status or [] if status not in RUN_ENDS]
         if unknown:
             raise BadUsage(f"--status {unknown[0]!r}: choose from {', '.join(STATUSES)}.")
         where = {
             "since": self.since and as_moment(self.since),
             "until": self.until and as_moment(self.until),
+            "assistant": assistant,
             "graph_id": self.graph,
             "status": self.status,
             "metadata": dict(map(_condition, self.metadata or [])),
             "key_id": self.key,
             "run_ids": self.run,
         }
-        if self.assistant:
-            where["assistant_id" if is_id(self.assistant) else "assistant"] = self.assistant
         where = {name: value for name, value in where.items() if value}
         return _given({"sample": self.sample, "seed": self.seed, "where": where})
 
@@ -174,8 +174,12 @@ def start(
     rule = replays.check_rule(fail_on)
     deployment = resolve_deployment(client, name)
     revision_id = find_revision(client, deployment, revision)["id"] if revision else None
+    assistant = selection.assistant
+    if assistant and not is_id(assistant):
+        with client.at(serving(client, deployment["name"])[0]) as api:
+            assistant = find_assistant(api, assistant)
     choice = _given({"revision": revision_id, "preview": preview, "fail_on": rule})
-    body = {**choice, **selection.body(), **execution.body()}
+    body = {**choice, **selection.body(assistant), **execution.body()}
     replay = replays.start(client, deployment["id"], body)
     if no_wait:
         what = f"Replay {replay['id']} of {version(replay['revision_number'])} has started."

@@ -87,13 +87,16 @@ def test_options_are_the_fields_of_the_request_and_the_replay_is_followed(served
         " --max-tokens 10 --max-cost 0.5 --max-minutes 1.5 --fail-on errors>0"
     ).split()
 
+    found = [{"assistant_id": D, "name": "support", "graph_id": "agent"}]
+    served.answers["POST /d/app/assistants/search"] = [(200, found)]
+
     ran = runyard(served, "replay", "app", *options, *more)
 
     assert ran.exit_code == 0, ran.output
     assert served.asked.count(ONE) == 2
     body = served.body(START)
     assert body.pop("where") == {
-        "until": "2026-01-31T12:00:00+00:00", "assistant": "support", "graph_id": "agent",
+        "until": "2026-01-31T12:00:00+00:00", "assistant": D, "graph_id": "agent",
         "status": ["success", "error"], "metadata": {"n": 1, "s": "x"}, "key_id": "k1", "run_ids": [R],
     }  # fmt: skip
     assert body == {
@@ -101,15 +104,6 @@ def test_options_are_the_fields_of_the_request_and_the_replay_is_followed(served
         "sample": 50, "seed": 3, "tools": "live", "live_tools": ["a", "b"], "models": "recorded", "network": True,
         "concurrency": 8, "max_tokens": 10, "max_cost": 0.5, "max_minutes": 1.5, "fail_on": "errors>0",
     }  # fmt: skip
-
-
-def test_without_options_the_request_has_the_defaults_of_the_service(served: ControlPlane) -> None:
-    ran = runyard(served, "replay", "app")
-
-    assert ran.exit_code == 0, ran.output
-    body = served.body(START)
-    defaults = {"sample": 100, "tools": "recorded", "models": "live", "network": False, "concurrency": 2}
-    assert {name: body[name] for name in defaults} == defaults
 
 
 def test_a_table_has_the_figures_of_both_sides_and_the_verdict(served: ControlPlane) -> None:
