@@ -306,10 +306,13 @@ export class EventWriter {
     held[mode] = [...earlier, ...payload[INTERRUPT].filter(({ id }) => !known.has(id)).map(streamed)];
   }
 
-  /** Return a handler of messages that also writes the last chunk of each model call. */
+  /**
+   * Return a handler of messages that also writes the last chunk of each model call. A chunk that comes from no call is a
+   * whole message: the answer of a model whose stream is hidden, which a node has returned.
+   */
   #ofCalls(handlers) {
-    const write = (ns, message, metadata, isLast) => {
-      handlers.forEach((handler) => handler.call(this, ns, message, metadata, isLast));
+    const write = (ns, message, metadata, isPart, isLast = false) => {
+      handlers.forEach((handler) => handler.call(this, ns, message, metadata, isPart, isLast));
     };
     const written = new Map(); // by call: how to write its last chunk
     this.calls.onStreamed((call) => {
@@ -319,20 +322,21 @@ export class EventWriter {
       written.delete(call);
     });
     return (ns, [message, metadata]) => {
-      write(ns, message, metadata, false);
       const call = this.calls.callOf(message);
-      if (call !== undefined && isChunk(message)) {
-        written.set(call, () => write(ns, emptied(message), metadata, true));
+      const isPart = call !== undefined && isChunk(message);
+      write(ns, message, metadata, isPart);
+      if (isPart) {
+        written.set(call, () => write(ns, emptied(message), metadata, true, true));
       }
     };
   }
 
-  #onMessageTuple(ns, message, metadata, isLast) {
-    const shown = isMessage(message) ? streamedRecord(message, isLast) : message;
+  #onMessageTuple(ns, message, metadata, isPart, isLast) {
+    const shown = isPart ? streamedRecord(message, isLast) : message;
     this.emit("messages", ns, dumps([shown, messageMetadata(metadata)]));
   }
 
-  #onMessage(ns, message, metadata) {
+  #onMessage(ns, message, metadata, isPart) {
     if (!isMessage(message)) {
       return;
     }
@@ -341,7 +345,7 @@ export class EventWriter {
       this.#described.add(id);
       this.emit("messages/metadata", ns, dumps({ [id]: { metadata: messageMetadata(metadata) } }));
     }
-    if (!isChunk(message)) {
+    if (!isPart) {
       this.emit("messages/complete", ns, dumps([message]));
       return;
     }

@@ -241,3 +241,11 @@ export const types = new StateGraph(Chat)
   .addEdge(START, "speak")
   .addEdge("speak", "later")
   .compile();
+
+// A model whose stream is hidden: the node returns its answer whole
+
+const hidden = new Speaker({ words: ["in ", "secret"] }).withConfig({ tags: ["nostream"] });
+export const whispers = new StateGraph(Chat)
+  .addNode("speak", async () => ({ messages: [await hidden.invoke("hi")] }))
+  .addEdge(START, "speak")
+  .compile();

@@ -252,3 +252,13 @@ _hands.add_edge(START, "one").add_edge("one", "hand_over")
 _breaks = StateGraph(State).add_node(one).add_node(broken).add_edge(START, "one").add_edge("one", "broken")
 fails = StateGraph(State).add_node("hands", _hands.compile(), destinations=("breaks",))
 fails = fails.add_node("breaks", _breaks.compile()).add_edge(START, "hands").compile()
+
+# A model whose stream is hidden: the node returns its answer whole
+
+
+async def whisper(state: Chat) -> Chat:
+    hidden = Speaker(words=["in ", "secret"]).with_config(tags=["nostream"])
+    return {"messages": [await hidden.ainvoke("hi")]}
+
+
+whispers = StateGraph(Chat).add_node("speak", whisper).add_edge(START, "speak").compile()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.hosts import Checkpointed, HostProcess, graph_host
 from tests.support.node_hosts import node_host
 from tests.support.transcripts import GRAPHS as PYTHON_GRAPHS
-from tests.support.transcripts import MODES, RUNS, STREAMED, executed, recorded, streamed, title
+from tests.support.transcripts import MODES, RUNS, STREAMED, executed, recorded, streamed, title, transcript
 from tests.support.twins import masked, protocol_events, states, without_prefixes
 from workers.graph_host import frames
 
@@ -25,13 +25,15 @@ SHARED_METADATA = (
 
 @pytest.fixture(scope="module")
 def python_host() -> Iterator[HostProcess]:
-    with graph_host(STREAMED, PYTHON_GRAPHS) as host:
+    with graph_host(STREAMED, {**PYTHON_GRAPHS, "whispers": "./graphs.py:whispers"}) as host:
         yield host
 
 
 @pytest.fixture(scope="module")
 def streaming_host(node_project: Path) -> Iterator[HostProcess]:
-    with node_host(node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types")}) as host:
+    with node_host(
+        node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types", "whispers")}
+    ) as host:
         assert "error" not in host.ready, host.ready
         yield host
 
@@ -48,6 +50,19 @@ def test_a_stream_is_that_of_the_python_host(
     lines = streamed(streaming_host, graph_id, modes, subgraphs=subgraphs)
 
     assert without_prefixes(lines) == without_prefixes(whole)
+
+
+@pytest.mark.parametrize("mode", ["messages", "messages-tuple"])
+def test_an_answer_whose_stream_is_hidden_is_a_whole_message(
+    streaming_host: HostProcess, python_host: HostProcess, mode: str
+) -> None:
+    lines, expected = (
+        transcript([host.run("whispers", {"messages": []}, stream_mode=[mode]).events])
+        for host in (streaming_host, python_host)
+    )
+
+    assert without_prefixes(lines) == without_prefixes(expected)
+    assert any("ai: in secret" in line for line in lines)
 
 
 # Events of LangChain
