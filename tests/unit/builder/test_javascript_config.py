@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -84,8 +85,21 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(read: Read) -> None:
             {"graphs": {"a": "./src/view.tsx:g"}},
             "^graphs.a: './src/view.tsx': files that end in .tsx or .jsx are",
         ),
-        ({"node_version": 24}, deny('node_version: must be a major version such as "24"')),
-        ({"node_version": "24.1"}, deny('node_version: must be a major version such as "24"')),
+        *(
+            (
+                {"node_version": value},
+                deny(re.escape(f'node_version: must be a major version such as "24", not {shown}')),
+            )
+            for value, shown in (
+                (24, "24"),
+                ("24.1", '"24.1"'),
+                ("v20.16.0", '"v20.16.0"'),
+                ("22.x", '"22.x"'),
+                (">=22", '">=22"'),
+                ("lts/*", '"lts/*"'),
+                ("", '""'),
+            )
+        ),
         ({"node_version": "18"}, deny("node_version: must be 20 or newer")),
         (
             {"node_version": "26"},

@@ -107,7 +107,8 @@ def _named_major(config: Mapping[str, Any]) -> int | None:
         return None
     match = re.fullmatch(r"v?(\d{1,4})", value) if isinstance(value, str) else None
     if match is None:
-        raise refused('node_version: must be a major version such as "24"')
+        shown = orjson.dumps(value).decode()[:MAX_RANGE]
+        raise refused(f'node_version: must be a major version such as "24", not {shown}')
     major = int(match[1])
     if major < OLDEST:
         raise refused(f"node_version: must be {OLDEST} or newer")
