@@ -3,6 +3,7 @@
 import { OpenAPIHono, createRoute, z } from "@hono/zod-openapi";
 import { Hono } from "hono";
 import { logger } from "hono/logger";
+import { mount } from "hono/mount";
 
 const words = new Hono().get("/:id{[0-9]+}", (context) => context.json({ id: context.req.param("id") }));
 
@@ -12,6 +13,8 @@ export const app = new Hono()
   .get("/private/page", (context) => context.text(`${context.req.url} ${context.req.header("x-forwarded-prefix")}`))
   .post("/private/page", (context) => context.text("", 201))
   .all("/files/*", (context) => context.text(context.req.path))
+  .mount("/mounted", () => new Response("mounted"))
+  .all("/other/:place/*", mount((request: Request) => new Response(new URL(request.url).pathname)))
   .get("/optional/:name?", (context) => context.text(context.req.param("name") ?? "nobody"));
 
 const Answer = z.object({ hello: z.string() });

@@ -167,6 +167,8 @@ def test_an_app_of_hono_routes_by_the_path_below_its_deployment(node_project: Pa
         assert answer("/private/page", "POST")[0] == 201
         assert answer("/files/a/b") == (200, b"/files/a/b")
         assert answer("/optional") == (200, b"nobody")
+        assert answer("/mounted/a") == (200, b"mounted")
+        assert answer("/other/a/b") == (200, b"/b")
 
 
 def test_routes_of_hono_are_in_the_api_document(node_project: Path) -> None:
@@ -182,8 +184,13 @@ def test_routes_of_hono_are_in_the_api_document(node_project: Path) -> None:
             "/optional/{name}": ["get"],
         }
         assert paths["/words/{id}"]["get"]["parameters"][0]["name"] == "id"
-        assert {route["path"] for route in app["routes"]} == {*paths} - {"/files/{rest}"} | {
-            "/files/{rest:path}"
+        by_kind = {
+            kind: {route["path"] for route in app["routes"] if route["kind"] == kind}
+            for kind in ("http", "mount")
+        }
+        assert by_kind == {
+            "http": {*paths} - {"/files/{rest}"} | {"/files/{rest:path}"},
+            "mount": {"/mounted", "/other/{place}"},
         }
     with node_host(node_project, GRAPHS, http={"app": "./pages.ts:described"}, inspect=True) as host:
         document = host.ready["user_code"]["app"]["openapi"]

@@ -16,6 +16,7 @@ const { AbortController, Headers, Request } = globalThis;
 const KEY = "http.app";
 const FAILED = { message: "the project's app failed" }; // the only detail that the caller receives
 const WHOLE = { path: "", methods: [], kind: "mount" };
+const COMPOSED = "__COMPOSED_HANDLER"; // Hono's name for the handler within a composed one
 const WITHOUT_BODY = new Set(["GET", "HEAD"]);
 const METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
 
@@ -37,8 +38,13 @@ class App {
     if (!Array.isArray(routes)) {
       return { routes: [WHOLE], openapi: this.#openApi([]), middleware: [], cors: null };
     }
+    const mounting = mountingText(this.#app);
+    const isMount = (route) => textOfHandler(route) === mounting;
+    const isMiddleware = (route) => !isMount(route) && passesOn(route);
     const middleware = routes.filter(isMiddleware).map(({ handler }) => handler?.name || "middleware");
-    const described = uniqueRoutes(routes.filter((route) => !isMiddleware(route)).flatMap(routeOf));
+    const described = uniqueRoutes(
+      routes.filter((route) => !isMiddleware(route)).flatMap((route) => (isMount(route) ? mountOf(route) : routeOf(route))),
+    );
     return {
       routes: described,
       openapi: this.#openApi(described),
@@ -60,11 +66,11 @@ class App {
       }
     }
     const paths = {};
-    for (const { path, methods } of routes) {
+    for (const { path, methods } of routes.filter(({ kind }) => kind === "http")) {
       const operations = methods.map((method) => [method.toLowerCase(), operation(method, plain(path))]);
       paths[plain(path)] = { ...paths[plain(path)], ...Object.fromEntries(operations) };
     }
-    return routes.length ? { openapi: "3.1.0", paths } : null;
+    return Object.keys(paths).length ? { openapi: "3.1.0", paths } : null;
   }
 
   /** Handle a request of a client. */
@@ -74,7 +80,7 @@ class App {
       exchange.finish(frames.FAILED, { message: "apps of JavaScript projects have no WebSockets" });
       return;
     }
-    const acting = { id: frames.NOBODY, isOver: true, user: head.user ?? null };
+    const acting = { __proto__: null, id: frames.NOBODY, isOver: true, user: head.user ?? null };
     try {
       await currentStorage.run(acting, () => this.#answer(exchange, head));
     } catch (error) {
@@ -121,9 +127,37 @@ function requestOf(exchange, head, signal) {
   return new Request(url, /** @type {any} */ ({ method, headers, signal, ...body }));
 }
 
-/** Whether an entry in Hono's list of routes is middleware: for all methods of a prefix, and it takes `next`. */
-function isMiddleware({ method, path, handler }) {
+/** Whether an entry in Hono's list of routes is for all methods of a prefix, and takes `next`: middleware or a mounted app. */
+function passesOn({ method, path, handler }) {
   return method === "ALL" && path.endsWith("*") && handler?.length !== 1;
+}
+
+/**
+ * Return the source text of the handler with which Hono calls a mounted app; undefined if the app cannot mount others.
+ *
+ * Hono lists a mounted app as it lists middleware, and nothing but the text of this function tells them apart.
+ */
+function mountingText(app) {
+  if (typeof app.mount !== "function") {
+    return undefined;
+  }
+  try {
+    const probe = new app.constructor();
+    probe.mount("/", () => {});
+    return textOfHandler(probe.routes.at(-1));
+  } catch {
+    return undefined; // a class of the project that needs arguments
+  }
+}
+
+/** Return the source text of an entry's handler, within the function that a part with its own `onError` has around it. */
+function textOfHandler({ handler }) {
+  return String(handler?.[COMPOSED] ?? handler).replace(/\s+/g, " ");
+}
+
+/** Return the route of a mounted app. */
+function mountOf({ path }) {
+  return [{ path: braced(path.replace(/\/?\*$/, "")), methods: [], kind: "mount" }];
 }
 
 /** Return the routes of an entry in Hono's list, with its parameters in braces. */
@@ -138,8 +172,9 @@ function routeOf({ method, path }) {
 function uniqueRoutes(routes) {
   const byPath = new Map();
   for (const { path, methods, kind } of routes) {
-    const known = byPath.get(path)?.methods ?? [];
-    byPath.set(path, { path, methods: [...new Set([...known, ...methods])], kind });
+    const key = `${kind} ${path}`;
+    const known = byPath.get(key)?.methods ?? [];
+    byPath.set(key, { path, methods: [...new Set([...known, ...methods])], kind });
   }
   return [...byPath.values()];
 }
