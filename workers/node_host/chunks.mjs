@@ -65,7 +65,7 @@ export function isHandover(mode, payload) {
 
 /** Return the begin or end of a task as Python's events contain it. */
 export function taskOf(payload) {
-  if (!("result" in payload)) {
+  if (!(Object.hasOwn(payload, "result"))) {
     const { interrupts: _, ...begin } = payload;
     return begin;
   }

@@ -5,14 +5,14 @@
  * used for receiving only.
  */
 
-import { writeSync } from "node:fs";
+import { writevSync } from "node:fs";
 import { Socket } from "node:net";
 
 import * as frames from "./frames.mjs";
+import { parseDocument } from "./json.mjs";
 
 const { Buffer, setImmediate, setTimeout } = globalThis;
 const { concat } = Buffer;
-const { parse } = JSON;
 const now = performance.now.bind(performance);
 const exit = /** @type {any} */ (process).reallyExit.bind(process);
 const { wait } = Atomics;
@@ -153,7 +153,8 @@ export class Connection {
     while (this.#unsent.length) {
       let sent;
       try {
-        sent = writeSync(this.#descriptor, this.#unsent);
+        // `writeSync` reads its errors from a plain object, where it also finds what a project adds to all objects
+        sent = writevSync(this.#descriptor, [this.#unsent]);
       } catch (error) {
         if (error.code !== "EAGAIN") {
           exit(1); // the runner has ended
@@ -185,7 +186,7 @@ export class Connection {
     for (const frame of this.#decoder.feed(data)) {
       if (frame.kind === frames.REPLY) {
         const [head, ...parts] = frames.unpack(frame.body);
-        const { ask } = parse(head.toString());
+        const { ask } = parseDocument(head);
         this.#asks.get(ask)?.(parts);
         this.#asks.delete(ask);
       } else {

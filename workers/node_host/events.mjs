@@ -19,6 +19,7 @@ import { dumps, errorText } from "./serialization.mjs";
 const { byteLength } = Buffer;
 const { setImmediate } = globalThis;
 const { now } = Date;
+const { hasOwn } = Object;
 
 // Modes requested from LangGraph without a reader, since a reader may join later.
 const UNREAD = ["updates"];
@@ -30,12 +31,12 @@ const UNREAD = ["updates"];
 export function streamRequest(spec) {
   const requested = spec.stream_mode ?? ["values"];
   const creator = new Set(typeof requested === "string" ? [requested] : requested);
-  const joined = spec.joined ?? {};
-  const added = new Set(joined.stream_mode ?? []);
+  const { joined } = spec;
+  const added = new Set(joined?.stream_mode ?? []);
   const modes = creator.union(added);
   return {
     modes,
-    subgraphs: Boolean(spec.subgraphs || joined.subgraphs || modes.has(PROTOCOL)),
+    subgraphs: Boolean(spec.subgraphs || joined?.subgraphs || modes.has(PROTOCOL)),
     // send messages as their text so far; another reader may request tuples besides
     partialMessages: (creator.has("messages") && !creator.has("messages-tuple")) || added.has("messages"),
     traced: Boolean(spec.traced),
@@ -44,7 +45,7 @@ export function streamRequest(spec) {
 
 /** Whether a chunk announces a task that begins. */
 function beginsTask(mode, payload) {
-  return (mode === "tasks" && !("result" in payload)) || (mode === "debug" && payload.type === "task");
+  return (mode === "tasks" && !(hasOwn(payload, "result"))) || (mode === "debug" && payload.type === "task");
 }
 
 /** Writes the events of one run, and remembers its newest `values`. */
@@ -357,7 +358,7 @@ export class EventWriter {
 
   #onTool(ns, payload) {
     const { event, toolCallId, name, ...rest } = payload;
-    if ("error" in rest) {
+    if (hasOwn(rest, "error")) {
       rest.error = errorText(rest.error);
     }
     const [[part, value] = ["data", null]] = Object.entries(rest);
@@ -373,7 +374,7 @@ export class EventWriter {
     if (this.#modes.has("tasks")) {
       this.#onPlainTask(ns, payload);
     }
-    const inner = "result" in payload ? this.#alive?.get(payload.id) : undefined;
+    const inner = hasOwn(payload, "result") ? this.#alive?.get(payload.id) : undefined;
     if (inner === undefined) {
       return;
     }
@@ -392,7 +393,7 @@ export class EventWriter {
       name: payload.name,
       within: ns.length ? ns.at(-1).slice(ns.at(-1).lastIndexOf(":") + 1) : null,
       at: now() / 1000,
-      ended: "result" in payload,
+      ended: hasOwn(payload, "result"),
       error: payload.error ? errorText(payload.error) : null,
     };
     this.#connection.send(frames.NODE, this.#id, dumps(frame));

@@ -11,6 +11,7 @@ import {
   AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
   queryConfig, runConfig, runMetadata, tracerOf,
 } from "./inputs.mjs";
+import { parseDocument } from "./json.mjs";
 import { LibraryEvents } from "./library_events.mjs";
 import { RUN } from "./loading.mjs";
 import { Outcome, readState, stateRecord } from "./outcome.mjs";
@@ -90,7 +91,7 @@ export class Execution {
     this.#request = streamRequest(spec);
     this.#events = new EventWriter(connection, id, this.#request, limits.eventBytes);
     this.#usage = new CallTimes(times, (total) => connection.send(frames.USED, id, String(total)));
-    this.#current = { id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
+    this.#current = { __proto__: null, id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
     if (spec.replay) {
       this.#current.replay = new Replay(spec.replay, shared.serializer, shared.library, entry.langgraph);
     }
@@ -126,7 +127,7 @@ export class Execution {
   #makeCheckpoints(stored, times) {
     const spec = this.#spec;
     const isTemporary = Boolean(spec.temporary);
-    const newest = stored.length && loads(stored[0]).found ? stored : null;
+    const newest = stored.length && parseDocument(stored[0]).found ? stored : null;
     return new RunCheckpoints({
       threadId: String(spec.thread_id),
       storage: isTemporary

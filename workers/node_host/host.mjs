@@ -10,7 +10,7 @@ import { Connection } from "./connection.mjs";
 import { current } from "./current.mjs";
 import { Execution } from "./execution.mjs";
 import * as frames from "./frames.mjs";
-import { stringify } from "./json.mjs";
+import { parseDocument, stringify } from "./json.mjs";
 import { LibraryFailed } from "./libraries.mjs";
 import { LoadFailed, libraryOf, loadAll } from "./loading.mjs";
 import { masked } from "./masking.mjs";
@@ -211,7 +211,7 @@ export class Host {
         this.#runs.get(id)?.cancel();
         break;
       case frames.WIDEN:
-        this.#runs.get(id)?.widen(loads(body).stream_mode);
+        this.#runs.get(id)?.widen(parseDocument(body).stream_mode);
         break;
       case frames.PING:
         this.#connection.send(frames.PONG, id, this.#condition());
@@ -220,10 +220,10 @@ export class Host {
         this.#stop();
         break;
       case frames.QUERY:
-        this.#onQuery(id, loads(body));
+        this.#onQuery(id, parseDocument(body));
         break;
       case frames.OPEN:
-        this.#onOpen(id, loads(body));
+        this.#onOpen(id, parseDocument(body));
         break;
       case frames.PART:
         this.#exchanges.receive(id, body);
@@ -236,7 +236,7 @@ export class Host {
 
   #onRun(id, body) {
     const [document, input, ...stored] = frames.unpack(body);
-    const spec = loads(document);
+    const spec = parseDocument(document);
     const entry = this.#entries.get(spec.graph_id);
     if (entry === undefined) {
       const names = [...this.#entries.keys()].join(", ");
@@ -301,7 +301,7 @@ export class Host {
 
   /** Answer a CHECK: which of these runs are in progress. Uses what a run needs, too: the decoder, a turn, the encoder. */
   #check(body) {
-    const ids = loads(body);
+    const ids = parseDocument(body);
     setImmediate(() => {
       const running = ids.filter((id) => this.#runs.has(id));
       this.#connection.send(frames.CHECKED, frames.NOBODY, dumps(running));

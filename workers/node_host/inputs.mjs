@@ -40,20 +40,20 @@ export function runMetadata(spec, langgraphVersion) {
 
 /** Return the config that executes a run. `metadata` is the run's (`runMetadata`). */
 export function runConfig(spec, metadata) {
-  const requested = spec.config ?? {};
+  const requested = spec.config;
   const configurable = { ...configurableOf(spec), thread_id: String(spec.thread_id) };
   if (spec.resume_from_checkpoint) {
     // an earlier attempt has already continued from that checkpoint
     CHECKPOINT_KEYS.forEach((name) => delete configurable[name]);
   }
   const options = {
-    tags: [...(requested.tags ?? [])],
-    metadata: { ...requested.metadata, ...metadata },
+    tags: [...(requested?.tags ?? [])],
+    metadata: { ...requested?.metadata, ...metadata },
     configurable,
     runId: spec.run_id,
-    recursionLimit: requested.recursion_limit ?? undefined,
-    maxConcurrency: requested.max_concurrency ?? undefined,
-    runName: typeof requested.run_name === "string" ? requested.run_name : undefined,
+    recursionLimit: requested?.recursion_limit ?? undefined,
+    maxConcurrency: requested?.max_concurrency ?? undefined,
+    runName: typeof requested?.run_name === "string" ? requested.run_name : undefined,
   };
   return defined(options);
 }

@@ -96,10 +96,10 @@ export class LibraryEvents {
     const isRoot = id === this.#root;
     const holdsState = isOfNode(event) || isRoot;
     const shown = { ...data };
-    if ("input" in data && this.#inputs.has(id)) {
+    if (Object.hasOwn(data, "input") && this.#inputs.has(id)) {
       shown.input = unwrapped(this.#inputs.get(id), "input", holdsState);
     }
-    if ("output" in data && this.#outputs.has(id) && !isRoot) {
+    if (Object.hasOwn(data, "output") && this.#outputs.has(id) && !isRoot) {
       shown.output = unwrapped(this.#outputs.get(id), "output", holdsState);
     }
     return { ...event, data: shown };

@@ -3,12 +3,13 @@
 import { parseArgs } from "node:util";
 
 import { Host } from "./host.mjs";
+import { parseDocument } from "./json.mjs";
 import { configure } from "./masking.mjs";
 
 const CONFIG_VARIABLE = "GRAPH_HOST_CONFIG";
 
 const { values } = parseArgs({ options: { socket: { type: "string" } }, strict: false });
-const config = JSON.parse(/** @type {string} */ (process.env[CONFIG_VARIABLE]));
+const config = parseDocument(/** @type {string} */ (process.env[CONFIG_VARIABLE]));
 delete process.env[CONFIG_VARIABLE];
 configure((config.secrets ?? []).map((name) => process.env[name]).filter(Boolean));
 process.argv.splice(2);

@@ -9,6 +9,7 @@ import { masked } from "./masking.mjs";
 import { dumps, errorText, loads } from "./serialization.mjs";
 
 const { isArray } = Array;
+const { hasOwn } = Object;
 export const INTERRUPT = "__interrupt__";
 
 /**
@@ -114,7 +115,7 @@ export class Outcome {
 }
 
 function isOpen(values) {
-  return typeof values === "object" && values !== null && INTERRUPT in values;
+  return typeof values === "object" && values !== null && hasOwn(values, INTERRUPT);
 }
 
 /** Return the thread's state, including the states of interrupted subgraphs, whose tasks raised the interrupts. */
@@ -266,7 +267,7 @@ function hasOutput(snapshot, run, task) {
 
 /** Whether the state of a task is that of its subgraph, and not only its place. */
 export function isSnapshot(state) {
-  return state !== undefined && state !== null && "values" in state && "tasks" in state;
+  return typeof state === "object" && state !== null && hasOwn(state, "values") && hasOwn(state, "tasks");
 }
 
 /** Return open interrupts by the id of the innermost task that raised them. */

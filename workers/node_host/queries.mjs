@@ -68,7 +68,10 @@ export class Query {
   /** Compute and send the answer. Errors become refusals. */
   async run() {
     const current = {
-      id: this.#id, checkpoints: this.#checkpoints, user: configurableOf(this.#document)[AUTH_USER],
+      __proto__: null,
+      id: this.#id,
+      checkpoints: this.#checkpoints,
+      user: configurableOf(this.#document)[AUTH_USER],
     };
     const parts = await currentStorage.run(current, () => this.#answered());
     current.isOver = true;

@@ -8,10 +8,12 @@ import { createHash } from "node:crypto";
 
 import { current } from "./current.mjs";
 import * as frames from "./frames.mjs";
+import { parseDocument } from "./json.mjs";
 import { LoadFailed, loadObject } from "./loading.mjs";
-import { dumps, loads } from "./serialization.mjs";
+import { dumps } from "./serialization.mjs";
 
 const { isArray } = Array;
+const { hasOwn } = Object;
 const { setImmediate } = globalThis;
 const MAX_TEXTS = 1_000; // of one batch
 const WHOLE = ["$"]; // the path of the whole value
@@ -44,7 +46,7 @@ export function makeStore(library, connection, index) {
       const ops = overlay?.reads(described) ?? described; // a replay keeps its writes
       const document = (number) => dumps({ ask: number, op: "store", ops });
       const [answer] = ops.length ? await connection.ask(frames.ASK, run.id, document) : ["[]"];
-      let results = loads(answer);
+      let results = parseDocument(answer);
       if (!isArray(results)) {
         throw new StoreFailed(results.error);
       }
@@ -101,18 +103,18 @@ async function flush(batched) {
 
 /** Return the document of an operation, which its keys tell apart. */
 function describe(operation) {
-  if ("value" in operation) {
+  if (hasOwn(operation, "value")) {
     const { namespace, key, value, index } = operation;
     return { op: "put", namespace, key, value: value ?? null, ttl: null, index: index ?? null };
   }
-  if ("namespacePrefix" in operation) {
+  if (hasOwn(operation, "namespacePrefix")) {
     const { namespacePrefix: namespace, filter, limit = 10, offset = 0, query } = operation;
     return {
       op: "search", namespace, filter: filter ? filterOf(filter) : null, limit, offset, refresh: true,
       query: query ?? null, near: null,
     };
   }
-  if ("key" in operation) {
+  if (hasOwn(operation, "key")) {
     return { op: "get", namespace: operation.namespace, key: operation.key, refresh: true };
   }
   const { matchConditions, maxDepth, limit = 100, offset = 0 } = operation;
@@ -228,7 +230,7 @@ function found(value, tokens) {
     return Object.values(value).flatMap((item) => found(item, rest));
   }
   const [, index] = /^\[(-?\d+)\]$/.exec(token) ?? [];
-  const item = index === undefined ? (Object.hasOwn(value, token) ? value[token] : undefined) : value.at?.(Number(index));
+  const item = index === undefined ? (hasOwn(value, token) ? value[token] : undefined) : value.at?.(Number(index));
   return item === undefined ? [] : found(item, rest);
 }
 

@@ -22,7 +22,7 @@ const { isArray } = Array;
 const INLINE_BYTES = 512;
 const TASKS = "__pregel_tasks";
 // Indexes of writes to LangGraph's own channels.
-const INDEXES = { __error__: -1, __scheduled__: -2, __interrupt__: -3, __resume__: -4 };
+const INDEXES = { __proto__: null, __error__: -1, __scheduled__: -2, __interrupt__: -3, __resume__: -4 };
 
 /** A checkpoint exceeds the limit. */
 class CheckpointTooLarge extends Error {
@@ -212,7 +212,7 @@ function encode(run, { threadId, ns, parentId }, checkpoint, metadata, newVersio
   for (const [channel, value] of Object.entries(values)) {
     const version = String(checkpoint.channel_versions[channel] ?? "");
     const key = blobKey(threadId, ns, channel, version);
-    if (!run.shipsAll && run.storedBlobs.has(key) && !(channel in newVersions)) {
+    if (!run.shipsAll && run.storedBlobs.has(key) && !Object.hasOwn(newVersions, channel)) {
       refers[channel] = version;
       continue;
     }
@@ -305,7 +305,7 @@ function decode(run, head, data, blobs, writes) {
     run.storedBlobs.add(blobKey(threadId, ns, channel, version));
   });
   const { channel_values: restored } = checkpoint;
-  if (TASKS in restored) {
+  if (Object.hasOwn(restored, TASKS)) {
     restored[TASKS] = ofTopic(restored[TASKS]);
   }
   const pendingWrites = head.writes.map(([taskId, channel, type], position) => {

@@ -6,6 +6,7 @@
  */
 
 import * as frames from "../frames.mjs";
+import { parseDocument } from "../json.mjs";
 import { dumps, withoutNul } from "../serialization.mjs";
 
 const { parse } = JSON;
@@ -19,8 +20,8 @@ class StorageFailed extends Error {
 
 /** Return the JSON of an answer. Throws StorageFailed if it is an error. */
 export function headOf(parts) {
-  const head = parse(parts[0].toString());
-  if (Object.hasOwn(head, "error")) {
+  const head = parseDocument(parts[0]);
+  if (head.error !== undefined) {
     throw new StorageFailed(head.error);
   }
   return head;
@@ -144,7 +145,7 @@ export class MemoryStorage {
   }
 
   #get({ checkpoint_ns: ns, checkpoint_id: id }) {
-    const newest = this.#headers(ns).filter((header) => !id || header.checkpoint_id === id)[0];
+    const newest = this.#headers(ns).find((header) => !id || header.checkpoint_id === id);
     if (newest === undefined) {
       return [from('{"found":false}')];
     }
@@ -163,7 +164,7 @@ export class MemoryStorage {
   }
 
   #ancestors({ checkpoint_ns: ns, checkpoint_id: id, limit }) {
-    let at = id ? this.#checkpoints.get(key(ns, id))?.header : this.#headers(ns)[0];
+    let at = id ? this.#checkpoints.get(key(ns, id))?.header : this.#headers(ns).at(0);
     const chain = [];
     while (at !== undefined && chain.length < limit) {
       chain.push(at);

@@ -66,7 +66,7 @@ class ProjectAuth {
       timer = setTimeout(reject, ASK_MS, new WrongAnswer(`${op} did not answer in time`));
     });
     try {
-      const acting = { id: NOBODY, isOver: true, user: op === "authenticate" ? null : document.user };
+      const acting = { __proto__: null, id: NOBODY, isOver: true, user: op === "authenticate" ? null : document.user };
       return await Promise.race([currentStorage.run(acting, () => answerOf.call(this, document)), late]);
     } catch (error) {
       const denial = denialOf(error);

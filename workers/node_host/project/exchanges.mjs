@@ -8,7 +8,8 @@
 import { randomBytes } from "node:crypto";
 
 import * as frames from "../frames.mjs";
-import { dumps, loads } from "../serialization.mjs";
+import { parseDocument } from "../json.mjs";
+import { dumps } from "../serialization.mjs";
 
 const { concat, from } = Buffer;
 const CREDITS = 16;
@@ -148,7 +149,7 @@ export class Exchanges {
 
 /** Return the reason in the data of a last part. */
 export function reasonOf(data) {
-  return (data.length && loads(data).message) || "the deployment's connection was lost";
+  return (data.length && parseDocument(data).message) || "the deployment's connection was lost";
 }
 
 /** Return a stream of the BODY parts of an exchange. Other parts than END are errors. */

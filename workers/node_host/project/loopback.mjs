@@ -8,7 +8,7 @@
 
 import { current } from "../current.mjs";
 import * as frames from "../frames.mjs";
-import { loads } from "../serialization.mjs";
+import { parseDocument } from "../json.mjs";
 import { bodyOf, reasonOf } from "./exchanges.mjs";
 
 const { Headers, Request, Response } = globalThis;
@@ -63,7 +63,7 @@ async function send(exchanges, mountPrefix, request) {
     if (kind !== frames.HEAD) {
       throw new TypeError(reasonOf(data));
     }
-    const { status, headers } = loads(data);
+    const { status, headers } = parseDocument(data);
     const body = WITHOUT_BODY.has(status) || request.method === "HEAD" ? null : bodyOf(exchange, abort);
     return new Response(body, { status, headers: new Headers(headers) });
   } catch (error) {

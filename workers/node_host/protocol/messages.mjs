@@ -13,8 +13,9 @@ const { isArray } = Array;
 const { parse } = JSON;
 
 const ROLES = { human: "human", system: "system", tool: "tool" }; // by message type; other types are `ai`
-const PROSE = { text: "text", reasoning: "reasoning" }; // types with streamed content, and its field
-const CALLS = { tool_call_chunk: "tool_call", server_tool_call_chunk: "server_tool_call" }; // chunk → whole type
+const PROSE = { __proto__: null, text: "text", reasoning: "reasoning" }; // types with streamed content, and its field
+// Types of chunks of calls, and the types of whole calls.
+const CALLS = { __proto__: null, tool_call_chunk: "tool_call", server_tool_call_chunk: "server_tool_call" };
 const OF_CALLS = new Set(["tool_call_chunk", "tool_call", "invalid_tool_call"]);
 // Fields whose text arrives in pieces.
 const JOINED = new Set(["text", "reasoning", "args", "data", "base64", "transcript"]);
@@ -134,7 +135,7 @@ class Block {
         state[name] = [...known, ...value];
       } else if (isObject(known) && isObject(value)) {
         state[name] = { ...known, ...value };
-      } else if ((value !== null && value !== undefined) || !(name in state)) {
+      } else if ((value !== null && value !== undefined) || !Object.hasOwn(state, name)) {
         state[name] = value ?? null;
       }
     }
@@ -220,7 +221,8 @@ function deltaOf(slice) {
     return slice.args ? { type: "tool-call-delta", args: slice.args } : null;
   }
   if (typeof slice.data === "string" && slice.data) {
-    return { type: "data-delta", data: slice.data, ...("encoding" in slice ? { encoding: slice.encoding } : {}) };
+    const encoding = Object.hasOwn(slice, "encoding") ? { encoding: slice.encoding } : {};
+    return { type: "data-delta", data: slice.data, ...encoding };
   }
   return null;
 }

@@ -93,7 +93,7 @@ class SubgraphLives {
 function toolCall(input) {
   const single = input?.tool_call ?? input?.lg_tool_call;
   const calls = Array.isArray(input) ? input : single ? [single] : [];
-  const call = calls.find((each) => each && ["id", "name", "args"].every((name) => name in each));
+  const call = calls.find((each) => each && ["id", "name", "args"].every((name) => Object.hasOwn(each, name)));
   return typeof call?.id === "string" ? call.id : null;
 }
 
@@ -221,7 +221,7 @@ export class ProtocolWriter {
   #onValues(ns, payload) {
     const at = now();
     const place = ns.join("|");
-    const isInterrupted = typeof payload === "object" && payload !== null && INTERRUPT in payload;
+    const isInterrupted = typeof payload === "object" && payload !== null && Object.hasOwn(payload, INTERRUPT);
     if (isInterrupted) {
       const isWritten = !payload[INTERRUPT].length || this.#interrupted.has(place) || !this.#newest.has(place);
       if (isWritten) {
@@ -284,7 +284,7 @@ export class ProtocolWriter {
 
   #onTask(ns, payload) {
     const timestamp = now();
-    if ("result" in payload) {
+    if (Object.hasOwn(payload, "result")) {
       for (const item of payload.interrupts ?? []) {
         if (!this.#raised.has(item.id)) {
           this.#raised.set(item.id, ns); // the innermost task ends first
