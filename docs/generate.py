@@ -66,7 +66,7 @@ GROUPS = {
     "PostgreSQL and Redis": ["database_", "redis_"],
     "Addresses and keys": ["listen_host", "port", "url", "internal_url", "app_domain", "api_key", "encryption_keys"],
     "Sign-in": ["oidc_", "session_"],
-    "Processes and files": ["processes", "pool", "data_dir", "cache_dir", "runtime_dir", "log_level", "log_format"],
+    "Processes and files": ["processes", "pool", "data_dir", "cache_dir", "cache_mb", "runtime_dir", "log_level", "log_format"],
     "Runs": ["runner_slots", "lease_", "run_timeout_", "drain_", "event_retention_", "max_pending_", "min_cron_"],
     "Limits of requests and keys": [
         "max_body_", "max_archive_", "max_concurrent_", "requests_per_", "streams_per_", "connections_per_", "proxy_",

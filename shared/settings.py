@@ -92,6 +92,11 @@ class Settings(SignInSettings):
         "the folder for downloaded wheels and the packages installed from them, shared by all builds: see [Builds](langgraph-json.md#builds)",
         shown="`cache` in the data directory",
     )
+    cache_mb: int = setting(
+        "RUNYARD_CACHE_MB",
+        20_480,
+        "size limit of the cache folder on a machine: a builder that finds more removes packages that no environment uses, the oldest first, and then downloads. `0`: no limit",
+    )
     runtime_dir: Path = setting(
         "RUNYARD_RUNTIME_DIR",
         Path(".runyard/run"),

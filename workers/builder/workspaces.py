@@ -157,7 +157,7 @@ def remove(settings: Settings, build_id: UUID) -> bool:
     workspace = workspace_of(settings, build_id)
     trash = workspace.root.with_name(f"{TRASH}{build_id}-{secrets.token_hex(4)}")
     with exclusive(workspace):
-        with _try_locked(workspace.use) as is_free:
+        with try_locked(workspace.use) as is_free:
             if not is_free:
                 return False
             if workspace.root.exists():
@@ -169,8 +169,8 @@ def remove(settings: Settings, build_id: UUID) -> bool:
 
 
 @contextmanager
-def _try_locked(path: Path) -> Iterator[bool]:
-    """Try to lock a file for the block. Yields whether the lock was free."""
+def try_locked(path: Path) -> Iterator[bool]:
+    """Try to lock a file against all other processes for the block. Yields whether it was free."""
     with open(path, "a", opener=open_private) as file:
         yield _try_lock(file, fcntl.LOCK_EX)
 

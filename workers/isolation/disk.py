@@ -209,6 +209,17 @@ def empty(folder: Path) -> None:
     _clear(["find", str(folder), "-mindepth", "1", "-delete"], folder)
 
 
+def size_kib(folder: Path) -> int:
+    """Return the size of a folder of the service, in KiB. Another process measures it: it may have millions of files."""
+    done = gevent.subprocess.run(
+        ["du", "-sk", str(folder)],
+        stdout=gevent.subprocess.PIPE,
+        stderr=gevent.subprocess.DEVNULL,  # files that are removed meanwhile
+        check=False,
+    )
+    return int(done.stdout.split()[0]) if done.stdout else 0
+
+
 def _clear(command: list[str], folder: Path) -> None:
     """Remove files with a system command, since Python's own functions fail at folders nested a thousand deep.
 

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import subprocess
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -337,6 +338,35 @@ def test_shared_packages_go_when_nobody_has_used_them_for_a_day(world: World) ->
     assert packages.remove_unused(settings) == 1
 
     assert sorted(path.name for path in used.parent.iterdir()) == ["a", "c"]
+
+
+@greened
+def test_shared_files_above_the_limit_go_unless_an_environment_uses_them(world: World) -> None:
+    settings = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache", cache_mb=1)
+    shared = settings.cache_dir / "shared"
+    used, older, old, young = (shared / "packages" / name for name in ("used", "older", "old", "young"))
+    for folder, hours in ((used, 9), (older, 3), (old, 2), (young, 0)):
+        folder.mkdir(parents=True)
+        (folder / "content").write_bytes(bytes(300_000))
+        (folder / "whole").touch()
+        at = time.time() - hours * 3600
+        os.utime(folder / "whole", (at, at))
+    workspace = workspaces.workspace_of(settings, uuid4())
+    workspace.root.mkdir(parents=True)
+    workspace.packages.write_text("used")
+
+    assert packages.remove_unused(settings) == 1
+
+    assert {path.name for path in used.parent.iterdir()} == {"used", "old", "young"}
+
+    for name in packages.DOWNLOADS:
+        (shared / name).mkdir()
+        (shared / name / "content").write_bytes(bytes(900_000))
+    with workspaces.lock_shared(workspaces.Workspace(shared / "npm")):
+        assert packages.remove_unused(settings) == 2
+
+    assert {path.name for path in used.parent.iterdir()} == {"used", "young"}
+    assert {path.name for path in shared.iterdir() if path.is_dir()} == {"npm", "packages"}, "npm is in use"
 
 
 @greened

@@ -25,6 +25,7 @@ from workers.builder.python import toolchain
 from workers.builder.python.packages import Packages
 from workers.builder.python.requirements import Requirements
 from workers.builder.steps import StepSandbox, WriteLine
+from workers.builder.workspaces import Workspace, lock_shared
 
 STEP = "node"
 TOOLS = Path(__file__).with_name("tools")  # a package.json and its lock file
@@ -195,17 +196,18 @@ def install_locked(
 
     npm = runtime.manager("npm", None)
     try:
-        sandbox.run(
-            step,
-            [str(runtime.program), str(npm.script), "ci", "--ignore-scripts"],
-            write,
-            readonly=[runtime.node_folder],
-            variables={
-                **QUIET,
-                **network_variables(settings.passed_on),
-                "npm_config_cache": str(cache_folder),
-            },
-        )
+        with lock_shared(Workspace(cache_folder)):
+            sandbox.run(
+                step,
+                [str(runtime.program), str(npm.script), "ci", "--ignore-scripts"],
+                write,
+                readonly=[runtime.node_folder],
+                variables={
+                    **QUIET,
+                    **network_variables(settings.passed_on),
+                    "npm_config_cache": str(cache_folder),
+                },
+            )
     except BuildFailed as error:
         raise BuildFailed(step, reasons.explained(lines, error.message, npm.name)) from error
 

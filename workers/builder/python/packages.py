@@ -7,7 +7,8 @@ index, builds nothing, and links their files from a cache that no sandbox can wr
 them does not have them on its path, since a wheel may contain code that runs as soon as Python starts. Processes that
 use such a folder see it read-only, as far as the machine's isolation supports it.
 
-A folder that was not used for a day is removed, and created again when needed.
+A folder that was not used for a day is removed, and created again when needed. Of a machine whose shared files exceed the
+limit of `cache_mb`, unused folders are removed after an hour, and then the downloads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -30,10 +32,12 @@ from workers.builder.python.installer import Installer
 from workers.builder.python.requirements import Requirements
 from workers.builder.python.toolchain import Interpreter
 from workers.builder.steps import StepSandbox, WriteLine
-from workers.builder.workspaces import Workspace, exclusive, read_untrusted
+from workers.builder.workspaces import Workspace, exclusive, lock_shared, read_untrusted, try_locked
 from workers.isolation import disk
 
 KEPT_SECONDS = 24 * 3600.0
+LEAST_KEPT_SECONDS = 3600.0  # longer than a build, which may yet use the folder
+DOWNLOADS = ("npm", "uv")  # caches of installers, beside the folder of the packages
 MAX_CACHE_BYTES = 2 * 1024**3
 MAX_NAME_BYTES = 1024  # of the folder names of an environment's shared packages
 DELETED_SECONDS = 10.0
@@ -98,7 +102,8 @@ class Packages:
         sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", runs_as_service=True)
         installer = Installer(sandbox, interpreter)
         installer.create_environment(env, write_line)
-        installer.install_wheels(listed, env, write_line, writable=self._shared)
+        with lock_shared(Workspace(self._shared / "uv")):
+            installer.install_wheels(listed, env, write_line, writable=self._shared)
         compiling = toolchain.compile_bytecode(interpreter.path, [env])
         sandbox.attempt(compiling, readonly=[interpreter.prefix])
 
@@ -107,28 +112,56 @@ class Packages:
         if not self.folder.is_dir():
             return 0
         names = {path.name.removesuffix(".lock") for path in self.folder.iterdir()}
-        return sum(self._tidy(self.folder / name, is_used=name in used) for name in names)
+        for name in used:
+            with suppress(FileNotFoundError):
+                os.utime(Workspace(self.folder / name).ready_marker)
+        roots = sorted((self.folder / name for name in names), key=_age, reverse=True)
+        return sum(_remove_older(root, KEPT_SECONDS) for root in roots) + self._shrink(roots)
 
-    def _tidy(self, root: Path, *, is_used: bool) -> bool:
-        if is_used and Workspace(root).ready_marker.exists():
-            os.utime(Workspace(root).ready_marker)
-        if not _is_old(root):
+    def _shrink(self, roots: Iterable[Path]) -> int:
+        """Remove unused folders, given oldest first, and downloads, while the shared files exceed their limit."""
+        if not self._settings.cache_mb:
+            return 0
+        removed = 0
+        removals = [partial(_remove_older, root, LEAST_KEPT_SECONDS) for root in roots]
+        removals += [partial(_remove_downloads, self._shared / name) for name in DOWNLOADS]
+        for remove in removals:
+            if disk.size_kib(self._shared) <= self._settings.cache_mb * 1024:
+                break
+            removed += remove()
+        return removed
+
+
+def _remove_older(root: Path, seconds: float) -> bool:
+    """Remove a folder of packages that was not used for so long. Returns whether it was removed."""
+    if _age(root) <= seconds:
+        return False
+    with exclusive(Workspace(root)):
+        if _age(root) <= seconds:
             return False
-        with exclusive(Workspace(root)):
-            if not _is_old(root):
-                return False
-            shutil.rmtree(root, ignore_errors=True)
-            Workspace(root).lock.unlink(missing_ok=True)
-        return True
+        shutil.rmtree(root, ignore_errors=True)
+        Workspace(root).lock.unlink(missing_ok=True)
+    return True
 
 
-def _is_old(root: Path) -> bool:
+def _age(root: Path) -> float:
+    """Return the seconds since a folder of packages was used, or since it was begun if it is not complete."""
     for path in (Workspace(root).ready_marker, root, Workspace(root).lock):
         try:
-            return time.time() - path.stat().st_mtime > KEPT_SECONDS
+            return time.time() - path.stat().st_mtime
         except FileNotFoundError:
             continue
-    return False
+    return 0
+
+
+def _remove_downloads(folder: Path) -> bool:
+    """Remove the cache of an installer unless one uses it now. Returns whether there was one to remove."""
+    if not folder.is_dir():
+        return False
+    with try_locked(Workspace(folder).use) as is_free:
+        if is_free:
+            disk.remove(folder)
+    return is_free
 
 
 def cache_of(settings: Settings, deployment_id: UUID) -> Path:
