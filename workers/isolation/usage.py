@@ -30,6 +30,7 @@ class Program:
 
     def __init__(self, pid: int) -> None:
         self._root = _look(pid)
+        self._leads_group = self._root is not None and _group_of(pid) == pid
         self.processes: frozenset[Process] = frozenset()
         self.memory_bytes = 0
 
@@ -64,6 +65,17 @@ class Program:
                 time.sleep(END_PAUSE_SECONDS)
         if self._root in sent:
             _send(self._root.pid, signal.SIGKILL)
+        self._end_group()
+
+    def _end_group(self) -> None:
+        """Kill what the program started just before its own end: no measurement has seen it, and it has another parent.
+
+        The kernel does not reuse an id while a process is in the group with this number. If another process has the id of
+        the program, the group is therefore empty.
+        """
+        if self._root is not None and self._leads_group and _look(self._root.pid) in (None, self._root):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._root.pid, signal.SIGKILL)
 
     def _alive(self) -> list[int]:
         """Return the pids of known processes that still run. Skips pids that other processes have reused."""
@@ -147,6 +159,12 @@ def _held_in(path: str, folder: str) -> int:
         return 0
     finally:
         os.close(descriptor)
+
+
+def _group_of(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return None
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -19,7 +19,7 @@ from workers.builder.node import modules, shared_sets
 from workers.builder.node.resolved import Commands, Resolved
 from workers.builder.node.runtime import Runtime
 from workers.builder.python import packages
-from workers.builder.workspaces import workspace_of
+from workers.builder.workspaces import Workspace, workspace_of
 
 LEAST = {
     "version": "1.0.0",
@@ -119,6 +119,20 @@ def test_the_name_of_a_set_depends_on_what_determines_its_packages(tmp_path: Pat
     assert name is not None
     assert None not in others
     assert len({name.name, *(each.name for each in others if each is not None)}) == 4
+
+
+def test_a_link_in_the_archive_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    workspace, elsewhere = Workspace(tmp_path / "workspace"), tmp_path / "elsewhere"
+    place = workspace.project / "node_modules"
+    for folder in (workspace.project, elsewhere):
+        folder.mkdir(parents=True)
+    (elsewhere / "kept.js").touch()
+    place.symlink_to(elsewhere)
+
+    shared_sets.link(workspace, PROJECT, tmp_path / "set")
+
+    assert place.readlink() == tmp_path / "set" / "node_modules"
+    assert (elsewhere / "kept.js").exists()
 
 
 @greened

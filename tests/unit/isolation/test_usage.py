@@ -124,6 +124,26 @@ def test_what_has_left_its_group_and_its_parent_is_ended_too() -> None:
         wait_until(lambda: not alive(program.processes))
 
 
+def test_what_a_program_starts_just_before_its_own_end_is_ended_too() -> None:
+    script = "read line; sleep 1000 & echo $!; kill -KILL $$"
+    with subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        program = usage.Program(process.pid)
+        program.measure()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        child = usage._look(int(process.stdout.readline()))
+        assert child is not None
+        process.wait()
+
+        program.end()
+
+        wait_until(lambda: not alive([child]))
+
+
 def test_an_id_that_is_another_process_s_by_now_is_left_alone() -> None:
     with running("import time; time.sleep(600)") as (process, program):
         wait_until(lambda: has(program, 1))

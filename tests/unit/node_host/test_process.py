@@ -173,11 +173,15 @@ def test_it_ends_at_stop_and_when_the_runner_is_gone(own_host: Any) -> None:
     with own_host("steps") as host:
         host.send(frames.STOP, frames.NOBODY, b"")
         assert host.process.wait() == 0
-    with own_host("sleeps") as host:
-        run = host.start("sleeps", TEXT, stream_mode=["custom"])
-        host.read_until(lambda: bool(run.events))
-        host.hang_up()
-        assert host.process.wait() == 1
+    for leave, code in (
+        (lambda host: host.send(frames.STOP, frames.NOBODY, b""), 0),
+        (HostProcess.hang_up, 1),
+    ):
+        with own_host("sleeps") as host:
+            run = host.start("sleeps", TEXT, stream_mode=["custom"])
+            host.read_until(lambda: bool(run.events))
+            leave(host)
+            assert host.process.wait() == code
 
 
 RUNNER = """
