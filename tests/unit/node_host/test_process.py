@@ -179,7 +179,7 @@ def test_it_ends_at_stop_and_when_the_runner_is_gone(own_host: Any) -> None:
     ):
         with own_host("sleeps") as host:
             run = host.start("sleeps", TEXT, stream_mode=["custom"])
-            host.read_until(lambda: bool(run.events))
+            host.read_until(lambda run=run: bool(run.events))
             leave(host)
             assert host.process.wait() == code
 
