@@ -109,7 +109,7 @@ def modules(folder: Path) -> list[Path]:
 def imported(path: Path) -> set[str]:
     """Return the top-level packages that a module imports anywhere in its code; relative imports are not included."""
     names: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -120,6 +120,12 @@ def imported(path: Path) -> set[str]:
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module. Walking the trees anew for each rule would take most of the time of these tests."""
+    return tuple(ast.walk(tree(path)))
 
 
 def name(path: Path) -> str:
@@ -134,9 +140,9 @@ def dotted(path: Path) -> str:
 MODULES = {dotted(path): path for package in FORBIDDEN for path in modules(PROJECT / package)}
 
 
-def imports(part: ast.AST, module: str) -> Iterator[str]:
-    """Yield our modules that a part of the code of `module` imports."""
-    for node in ast.walk(part):
+def imports(part: Iterable[ast.AST], module: str) -> Iterator[str]:
+    """Yield our modules that these nodes of `module` import."""
+    for node in part:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom):
@@ -159,7 +165,7 @@ def base(node: ast.ImportFrom, module: str) -> str:
 @cache
 def graph() -> Mapping[str, set[str]]:
     """Return, for each of our modules, our modules that it imports."""
-    return {module: set(imports(tree(path), module)) - {module} for module, path in MODULES.items()}
+    return {module: set(imports(nodes(path), module)) - {module} for module, path in MODULES.items()}
 
 
 def room(module: str) -> str:
@@ -246,10 +252,10 @@ def test_no_modules_import_each_other_in_a_circle_or_hidden_from_the_running_pro
     hidden = {
         module
         for module, path in MODULES.items()
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.If)
         and "TYPE_CHECKING" in ast.unparse(node.test)
-        and any(imports(node, module))
+        and any(imports(ast.walk(node), module))
     }
     assert hidden == set()
 
@@ -259,7 +265,7 @@ def test_the_graph_host_imports_nothing_of_ours_and_only_what_a_revision_has() -
     wrong = {name(path): found for path in modules(HOST) if (found := imported(path) - allowed)}
     assert wrong == {}
     for path in modules(HOST):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom):
                 assert node.level <= len(path.relative_to(HOST).parts), name(path)
 
@@ -269,7 +275,7 @@ def test_only_frames_and_the_masking_of_secrets_are_shared_with_the_graph_host()
         for path in modules(PROJECT / package):
             if path.is_relative_to(HOST):
                 continue
-            for node in ast.walk(tree(path)):
+            for node in nodes(path):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workers.graph_host"):
                     names = {alias.name for alias in node.names}
                     assert names <= {"frames"} or node.module in SHARED_WITH_HOST, name(path)
@@ -281,7 +287,7 @@ def test_only_settings_reads_the_environment() -> None:
         for path in modules(PROJECT / package):
             if path.is_relative_to(HOST):
                 continue
-            for node in ast.walk(tree(path)):
+            for node in nodes(path):
                 reads = isinstance(node, ast.Attribute) and node.attr in ("getenv",)
                 picks = isinstance(node, ast.Subscript) and is_environment(node.value)
                 gets = isinstance(node, ast.Attribute) and node.attr == "get" and is_environment(node.value)
@@ -300,7 +306,7 @@ def test_nothing_uses_the_orm() -> None:
         for package in FORBIDDEN
         for path in modules(PROJECT / package)
         if not path.is_relative_to(HOST)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy.orm")
     }
     assert users == set()
