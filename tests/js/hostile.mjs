@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
-import { browser } from "./chromium.mjs";
+import { browser, drawOnly } from "./chromium.mjs";
 
 const { SERVICE_URL: url, DEPLOYMENT_URL: deployment, DEPLOYMENT_KEY: key } = process.env;
 const WAIT = { timeout: 30_000 };
@@ -12,6 +12,7 @@ const STOLEN = /^LOOT/;
 // A tab with a console that is signed in; `said` has what all tabs of its browser wrote to their consoles.
 async function signedIn() {
   const context = await browser.newContext();
+  await drawOnly(context, "/page", "/threads/search", "/threads/count", "/d/{deployment}/threads/{thread_id}");
   const page = await context.newPage();
   const said = [], answered = [];
   context.on("console", (message) => said.push(message.text()));
@@ -35,7 +36,7 @@ const statusOf = async (of) => (await fetch(`${url}/v2/me`, { headers: { "x-api-
 
 const docs = (page) => page.locator("rapi-doc").first();
 
-let reading; // to draw the document takes seconds of a processor
+let reading;
 
 /** The docs page in one tab for all tests of it. The document is drawn, so whatever would run in it has been put into the page. */
 function docsRead() {

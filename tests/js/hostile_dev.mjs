@@ -3,13 +3,14 @@
 
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
-import { browser } from "./chromium.mjs";
+import { browser, drawOnly } from "./chromium.mjs";
 
 const { SERVICE_URL: url, DEPLOYMENT_KEY: key } = process.env;
 const WAIT = { timeout: 90_000 };
 
 async function visit() {
   const context = await browser.newContext();
+  await drawOnly(context, "/page", "/threads/count");
   const page = await context.newPage();
   const said = [];
   context.on("console", (message) => said.push(message.text()));
