@@ -49,10 +49,8 @@ class Bench:
     github: GitHub
     runs: int = 0
 
-    def run(self, event: dict[str, Any], event_name: str = "pull_request", **inputs: str) -> Ran:
-        self.runs += 1
-        given = {"url": self.service.url, "api-key": "ryd_key", "name": "app", "package": "installed"}
-        env = {
+    def environment(self, event_name: str = "pull_request") -> dict[str, str]:
+        return {
             "PATH": path_with(),
             "HOME": str(self.folder),
             "GITHUB_API_URL": self.github.url,
@@ -60,16 +58,44 @@ class Bench:
             "GITHUB_EVENT_NAME": event_name,
             "GITHUB_HEAD_REF": HOSTILE,
         }
+
+    def run(self, event: dict[str, Any], event_name: str = "pull_request", **inputs: str) -> Ran:
+        self.runs += 1
+        given = {"url": self.service.url, "api-key": "ryd_key", "name": "app", "package": "installed"}
         ran = ACTION.run(
             self.folder / "repository",
             self.folder / f"runner-{self.runs}",
             inputs={**given, **{name.replace("_", "-"): value for name, value in inputs.items()}},
             event=event,
-            env=env,
+            env=self.environment(event_name),
             token="workflow-token",
         )
         assert not list(self.folder.rglob("pwned")), "what a stranger named was executed"
         return ran
+
+    def comment(self, event: dict[str, Any], token: str = "workflow-token") -> Ran:
+        """Run the step that comments alone, after a deploy that succeeded."""
+        self.runs += 1
+        record = self.folder / "record.json"
+        record.write_text(
+            json.dumps({"status": "succeeded", "name": "app-pr-7", "url": "u", "revision_id": R})
+        )
+        env = {**self.environment(), "RECORD": str(record), "INPUT_GITHUB_TOKEN": token}
+        scratch = self.folder / f"runner-{self.runs}"
+        return only(ACTION.described["runs"]["steps"][-1]).run(
+            self.folder, scratch, inputs={}, event=event, env=env
+        )
+
+
+def only(step: Mapping[str, Any]) -> Action:
+    """Return the action with a single step, which takes its variables from its caller."""
+    action = Action(FOLDER)
+    action.described = {
+        "inputs": {},
+        "outputs": {},
+        "runs": {"steps": [{**step, "if": "always()", "env": {}}]},
+    }
+    return action
 
 
 @pytest.fixture
@@ -211,30 +237,25 @@ def test_it_deploys_under_its_own_name_outside_of_pull_requests(bench: Bench) ->
 
 
 def test_a_comment_of_somebody_else_is_left_alone(bench: Bench) -> None:
-    answer(bench.service, "DEPLOYED")
     for n in range(150):
         bench.github.add(7, f"remark {n}", "ada")
     imitated = bench.github.add(7, "<!-- runyard app-pr-7 -->\nmine", "eve")
     bench.github.fails = 1
 
     for event in (pull("opened"), pull()):
-        assert not bench.run(event).has_failed
-        answer(bench.service, "DEPLOYED")
+        assert not bench.comment(event).has_failed
 
     assert imitated["body"].endswith("mine")
     assert len(bench.github.by(BOT)) == 1
 
     bench.github.writers["own-token"] = "deployer"
     for _ in range(2):
-        answer(bench.service, "DEPLOYED")
-        assert not bench.run(pull(), github_token="own-token").has_failed
+        assert not bench.comment(pull(), "own-token").has_failed
     assert len(bench.github.by("deployer")) == 1
 
 
 def test_a_token_that_may_not_comment_fails_nothing(bench: Bench) -> None:
-    answer(bench.service, "DEPLOYED")
-
-    ran = bench.run(pull(), github_token="read-only")
+    ran = bench.comment(pull(), "read-only")
 
     assert not ran.has_failed
     assert "::warning title=runyard::The pull request has no comment: GitHub answers 403." in ran.log
@@ -271,10 +292,8 @@ def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, packag
                 "changed": f"{url}/{wheel.name}#sha256={'0' * 64}",
             }.get(package, ""),
         }
-        install = {**ACTION.described["runs"]["steps"][2], "if": "always()", "env": {}}
-        one = Action(FOLDER)
-        one.described = {"inputs": {}, "outputs": {}, "runs": {"steps": [install]}}
-        ran = one.run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
+        install = only(ACTION.described["runs"]["steps"][2])
+        ran = install.run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
 
     assert ran.has_failed is (package == "changed"), ran.log
     place = (bench.folder / "runner" / "path").read_text().split()
