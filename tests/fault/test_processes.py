@@ -139,12 +139,12 @@ def in_pool(stack: Stack, pool: str) -> Iterator[None]:
 def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
     with in_pool(stack, "burst"):
         threads = counting.start(stack, 100, 2, 0.5)
-        with runners(stack, "burst", 3) as first:
+        with runners(stack, "burst", 2) as first:
             wait_until(lambda: len(rows(stack, "pool = 'burst' AND status = 'success'")) >= 10, 60)
             for runner in first:
                 runner.send_signal(signal.SIGTERM)
-            with runners(stack, "burst", 3):
-                assert [runner.wait(GRACE_SECONDS) for runner in first] == [0] * 3
+            with runners(stack, "burst", 2):
+                assert [runner.wait(GRACE_SECONDS) for runner in first] == [0] * 2
                 runs = check_whole(stack, threads, 2)
 
     once = [str(run["thread_id"]) for run in runs if run["attempt"] == 1]
