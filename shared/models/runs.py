@@ -103,6 +103,10 @@ BULK_OPERATION = Table(
     column("created_by", JSONB(none_as_null=True), nullable=True),
     column("created_at", TIME, server_default=NOW),
     column("ended_at", TIME, nullable=True),
+    column("total", BigInteger),  # number of its runs; the others by outcome
+    column("done", BigInteger, server_default="0"),
+    column("skipped", BigInteger, server_default="0"),
+    column("failed", BigInteger, server_default="0"),
     Index("ix_bulk_operation_deployment_id", "deployment_id", "id"),
     Index("ix_bulk_operation_open", "id", postgresql_where=text("ended_at IS NULL")),
 )
@@ -119,6 +123,8 @@ BULK_RUN = Table(
     column("detail", Text, nullable=True),
     column("new_run_id", Uuid, nullable=True),
     column("ended_at", TIME, nullable=True),
+    # `bulk.next` would otherwise read all runs that are handled already
+    Index("ix_bulk_run_waiting", "operation_id", "position", postgresql_where=text("outcome IS NULL")),
 )
 
 

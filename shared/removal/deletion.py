@@ -36,6 +36,7 @@ _EMPTIED_DEPLOYMENT = statement("removal.emptied_deployment")
 _CHUNKS = (
     (statement("removal.threads"), THREADS_AT_ONCE),
     (statement("removal.log_lines"), LINES_AT_ONCE),
+    (statement("removal.bulk_runs"), LINES_AT_ONCE),
     (statement("removal.assistants"), ROWS_AT_ONCE),
     (statement("removal.revisions"), ROWS_AT_ONCE),
 )

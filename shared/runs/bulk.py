@@ -18,9 +18,18 @@ from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared.audit import Actor
-from shared.deployments import deployments
+from shared.deployments import deployments, traffic
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Denied, Invalid, NotFound, Refused, RunyardError, Unavailable
+from shared.errors import (
+    Conflict,
+    Denied,
+    Invalid,
+    NotFound,
+    Refused,
+    RunyardError,
+    TooMany,
+    Unavailable,
+)
 from shared.infra.postgres import Row, connection, dumps
 from shared.models import LIVE_RUN_STATUSES, UNSUCCESSFUL_RUN_STATUSES, RunStatus
 from shared.records import (
@@ -48,9 +57,10 @@ from shared.settings import Settings
 from shared.sql import statement
 
 MOST_RUNS = 100_000  # of an operation
+MOST_OPEN = 20  # operations of a deployment that are not complete
 EXAMPLES = 5
 HANDLED_AT_ONCE = 100  # runs that are read at once
-REMOVED_AT_ONCE = 20
+REMOVED_AT_ONCE = 5_000
 INTERNAL_ERROR = "an internal error: see the log of the service"
 CANCEL_REASON = "a bulk operation cancelled the run"
 
@@ -71,7 +81,7 @@ STATUSES: dict[BulkAction, tuple[RunStatus, ...]] = {
     BulkAction.CANCEL: tuple(LIVE_RUN_STATUSES),
 }
 
-COUNTS = ("total", "waiting", "done", "skipped", "failed")
+OUTCOMES = tuple(map(str, Outcome))
 OPERATION = Record(
     "BulkOperation",
     {
@@ -85,10 +95,12 @@ OPERATION = Record(
         "created_by": RecordField(or_null(record(key_id=TEXT, name=TEXT))),
         "created_at": RecordField(TIME),
         "ended_at": RecordField(TIME_OR_NULL),
-        **{name: RecordField(COUNT) for name in COUNTS},
+        "total": RecordField(COUNT),
+        "waiting": RecordField(
+            COUNT, ("total", *OUTCOMES), lambda row: row["total"] - sum(row[name] for name in OUTCOMES)
+        ),
+        **{name: RecordField(COUNT) for name in OUTCOMES},
     },
-    table="o",
-    expressions={name: f"counted.{name}" for name in COUNTS},
     internal=["deployment_id"],
 )
 RUN = Record(
@@ -103,7 +115,7 @@ RUN = Record(
     },
 )
 
-_CREATE = statement("bulk.create")
+_GET = statement("bulk.get", columns=OPERATION.select)
 _SEARCH = statement("bulk.search", columns=OPERATION.select)
 _RUNS = statement("bulk.runs", columns=RUN.select)
 _CANCEL = statement("bulk.cancel")
@@ -125,8 +137,17 @@ class Selection:
     values: Mapping[str, Any]
 
 
-def select(deployment_id: UUID, action: BulkAction, criteria: Mapping[str, Any]) -> Selection:
-    """Return the selection of a search's filters. Raises Invalid for a status that the action cannot handle."""
+def select(
+    deployment_id: UUID,
+    action: BulkAction,
+    criteria: Mapping[str, Any],
+    *,
+    visible: tuple[str, dict[str, Any]] = read.NO_VISIBILITY,
+) -> Selection:
+    """Return the selection of a search's filters. Raises Invalid for a status that the action cannot handle.
+
+    `visible` is an SQL condition with its values that selects the runs visible to the caller.
+    """
     fitting = STATUSES[action]
     status = [RunStatus(one) for one in criteria.get("status") or fitting]
     unfit = [one for one in status if one not in fitting]
@@ -134,7 +155,7 @@ def select(deployment_id: UUID, action: BulkAction, criteria: Mapping[str, Any])
         expected = ", ".join(fitting)
         reason = f"where.status: runs of the status {unfit[0]} cannot be selected for `{action}`: choose from {expected}"
         raise Invalid(reason, loc=("body", "where", "status"))
-    condition, values = read.condition_of(deployment_id, {**criteria, "status": status})
+    condition, values = read.condition_of(deployment_id, {**criteria, "status": status}, visible)
     return Selection(action, {**criteria, "status": status}, condition, values)
 
 
@@ -156,37 +177,43 @@ def create(
     revision_id: UUID | None = None,
     force: bool = False,
 ) -> UUID:
-    """Insert an operation and its runs. Raises Invalid if more than MOST_RUNS runs are selected."""
+    """Insert an operation and its runs.
+
+    Raises Invalid if more than MOST_RUNS runs are selected, and Conflict if MOST_OPEN operations are not complete.
+    """
     operation_id = uuid7()
-    _CREATE.count(
-        conn,
-        id=operation_id,
-        deployment_id=deployment_id,
-        action=selection.action,
-        criteria=dumps(selection.criteria),
-        revision_id=revision_id,
-        force=force,
-        rate=rate,
-        created_by=dumps(by.identity),
-    )
-    insert = statement("bulk.select_runs", condition=selection.condition)
-    inserted = insert.count(conn, **selection.values, operation_id=operation_id, most=MOST_RUNS + 1)
-    if inserted > MOST_RUNS:
+    values = {
+        **selection.values,
+        "id": operation_id,
+        "deployment_id": deployment_id,
+        "action": selection.action,
+        "criteria": dumps(selection.criteria),
+        "revision_id": revision_id,
+        "force": force,
+        "rate": rate,
+        "created_by": dumps(by.identity),
+        "most": MOST_RUNS + 1,
+        "most_open": MOST_OPEN,
+    }
+    row = statement("bulk.create", condition=selection.condition).row(conn, **values)
+    if row is None:
+        raise Conflict(f"{MOST_OPEN} bulk operations of this deployment are not complete: stop one, or wait.")
+    if row["total"] > MOST_RUNS:
         raise Invalid(f"where: more than {MOST_RUNS:,} runs match: narrow the filters", loc=("body", "where"))
     return operation_id
 
 
 def get(conn: Connection, deployment_id: UUID, operation_id: UUID) -> Row:
     """Return an operation with its counts. Raises NotFound."""
-    rows = _SEARCH.rows(conn, deployment_id=deployment_id, id=operation_id, limit=1, offset=0)
-    if not rows:
+    row = _GET.row(conn, deployment_id=deployment_id, id=operation_id)
+    if row is None:
         raise NotFound(f"Bulk operation {operation_id} not found.")
-    return rows[0]
+    return row
 
 
 def search(conn: Connection, deployment_id: UUID, *, limit: int, offset: int) -> Sequence[Row]:
     """Return the deployment's operations, newest first."""
-    return _SEARCH.rows(conn, deployment_id=deployment_id, id=None, limit=limit, offset=offset)
+    return _SEARCH.rows(conn, deployment_id=deployment_id, limit=limit, offset=offset)
 
 
 def runs(
@@ -196,22 +223,22 @@ def runs(
     return _RUNS.rows(conn, operation_id=operation_id, outcome=outcome, limit=limit, offset=offset)
 
 
-def stop(conn: Connection, deployment_id: UUID, operation_id: UUID) -> None:
-    """End an operation early. Runs that it has handled stay as they are. An ended operation stays unchanged."""
-    _CANCEL.count(conn, id=operation_id, deployment_id=deployment_id)
+def stop(conn: Connection, deployment_id: UUID, operation_id: UUID) -> bool:
+    """End an operation early. Runs that it has handled stay as they are. Returns False if it has ended already."""
+    return _CANCEL.count(conn, id=operation_id, deployment_id=deployment_id) == 1
 
 
 def remove_old(conn: Connection, *, days: float) -> int:
-    """Remove operations that ended more than `days` days ago. Returns the number of removed operations."""
+    """Remove some operations that ended more than `days` days ago, and their runs. Returns the number of removed rows."""
     return _REMOVE_OLD.count(conn, days=days, limit=REMOVED_AT_ONCE)
 
 
 # Execution
 
 
-def due(conn: Connection) -> list[UUID]:
-    """Return the operations that are not complete, oldest first."""
-    return [row["id"] for row in _DUE.rows(conn)]
+def due(conn: Connection) -> Sequence[Row]:
+    """Return the `id` and `deployment_id` of the operations that are not complete, oldest first."""
+    return _DUE.rows(conn)
 
 
 def next_runs(conn: Connection, operation_id: UUID, *, limit: int) -> Sequence[Row]:
@@ -259,7 +286,8 @@ class Handling:
 def handle(operation_id: UUID, row: Row, settings: Settings) -> None:
     """Retry or cancel one run of an operation, and record the outcome.
 
-    A refusal is recorded as `skipped`, another error as `failed`. Raises Unavailable: the run is handled later.
+    A refusal is recorded as `skipped`, another error as `failed`. Raises Unavailable, and TooMany if the deployment has
+    too many pending runs: the run is handled later.
     """
     handling = Handling(operation_id, row)
     try:
@@ -269,7 +297,7 @@ def handle(operation_id: UUID, row: Row, settings: Settings) -> None:
             _cancel(handling, settings)
     except _NotNext:
         return
-    except Unavailable:
+    except (Unavailable, TooMany):
         raise
     except RunyardError as error:
         outcome = Outcome.SKIPPED if isinstance(error, Refused | Denied) else Outcome.FAILED
@@ -287,11 +315,15 @@ def _retry(handling: Handling, settings: Settings) -> None:
     row = handling.row
     with connection() as conn:
         deployment = _deployment(conn, row)
-        failed = read.get(conn, deployment.id, row["run_id"], thread_id=row["thread_id"])
+        try:
+            failed = read.get(conn, deployment.id, row["run_id"], thread_id=row["thread_id"])
+        except NotFound as error:
+            raise NotFound("The run is deleted.") from error
     creator = Creator(
         deployment,
         user=configurable.user_of(failed),
         max_pending_per_thread=settings.max_pending_per_thread,
+        max_pending=settings.max_pending_per_deployment,
         event_retention_seconds=settings.event_retention_seconds,
     )
     rule = RetryRun(row["run_id"], force=row["force"])
@@ -305,6 +337,9 @@ def _deployment(conn: Connection, row: Row) -> DeploymentRef:
         raise NotFound("The deployment is deleted.")
     if row["revision_id"] is None:
         return deployment
+    traffic.require_deployed(
+        conn, deployment.organization_id, deployment.id, row["revision_id"], "revision_id"
+    )
     return replace(deployment, active_revision_id=row["revision_id"], is_pinned=True)
 
 

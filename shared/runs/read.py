@@ -207,9 +207,11 @@ def search(
     return search_of(conn, condition, values, statuses, limit=limit, offset=offset)
 
 
-def condition_of(deployment_id: UUID, filters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def condition_of(
+    deployment_id: UUID, filters: Mapping[str, Any], visible: tuple[str, dict[str, Any]]
+) -> tuple[str, dict[str, Any]]:
     """Return the condition of a search in SQL, with its values. `status` has only unsuccessful, or only live, statuses."""
-    _, is_for_failed, condition, values = _searched(deployment_id, filters, NO_VISIBILITY)
+    _, is_for_failed, condition, values = _searched(deployment_id, filters, visible)
     kind = is_unsuccessful() if is_for_failed else "is_live(status)"
     return f"{condition} AND {kind} AND status = ANY(:status)", values
 

@@ -1,14 +1,20 @@
 -- Bulk operations on runs: shared/runs/bulk.py.
 
 -- name: create
-INSERT INTO bulk_operation (id, deployment_id, action, criteria, revision_id, force, rate, created_by)
-VALUES (:id, :deployment_id, :action, CAST(:criteria AS jsonb), :revision_id, :force, :rate, CAST(:created_by AS jsonb))
-
--- name: select_runs
--- The runs of a new operation, oldest first.
-INSERT INTO bulk_run (operation_id, position, run_id, thread_id)
-SELECT :operation_id, row_number() OVER (ORDER BY run_id), run_id, thread_id FROM (
-    SELECT run_id, thread_id FROM run WHERE {condition} ORDER BY run_id LIMIT :most) AS found
+-- Inserts an operation with its runs, oldest first. No row if the deployment has `most_open` operations that are not complete.
+WITH operation AS (
+    SELECT CAST(:id AS uuid) AS id
+    WHERE :most_open > (SELECT count(*) FROM bulk_operation WHERE deployment_id = :deployment_id AND ended_at IS NULL)
+), selected AS (
+    INSERT INTO bulk_run (operation_id, position, run_id, thread_id)
+    SELECT operation.id, row_number() OVER (ORDER BY run_id), run_id, thread_id FROM operation, (
+        SELECT run_id, thread_id FROM run WHERE {condition} ORDER BY run_id LIMIT :most) AS found
+    RETURNING position
+)
+INSERT INTO bulk_operation (id, deployment_id, action, criteria, revision_id, force, rate, created_by, total)
+SELECT operation.id, :deployment_id, :action, CAST(:criteria AS jsonb), :revision_id, :force, :rate,
+    CAST(:created_by AS jsonb), (SELECT count(*) FROM selected)
+FROM operation RETURNING total
 
 -- name: count_runs
 SELECT count(*) AS n FROM (SELECT FROM run WHERE {condition} LIMIT :most) AS found
@@ -16,14 +22,11 @@ SELECT count(*) AS n FROM (SELECT FROM run WHERE {condition} LIMIT :most) AS fou
 -- name: examples
 SELECT {columns} FROM run WHERE {condition} ORDER BY run_id LIMIT :limit
 
+-- name: get
+SELECT {columns} FROM bulk_operation WHERE deployment_id = :deployment_id AND id = :id
+
 -- name: search
-SELECT {columns} FROM bulk_operation o CROSS JOIN LATERAL (
-    SELECT count(*) AS total, count(*) FILTER (WHERE outcome IS NULL) AS waiting,
-        count(*) FILTER (WHERE outcome = 'done') AS done, count(*) FILTER (WHERE outcome = 'skipped') AS skipped,
-        count(*) FILTER (WHERE outcome = 'failed') AS failed
-    FROM bulk_run r WHERE r.operation_id = o.id) AS counted
-WHERE o.deployment_id = :deployment_id AND (CAST(:id AS uuid) IS NULL OR o.id = :id)
-ORDER BY o.id DESC LIMIT :limit OFFSET :offset
+SELECT {columns} FROM bulk_operation WHERE deployment_id = :deployment_id ORDER BY id DESC LIMIT :limit OFFSET :offset
 
 -- name: runs
 SELECT {columns} FROM bulk_run WHERE operation_id = :operation_id
@@ -35,7 +38,7 @@ UPDATE bulk_operation SET status = 'cancelled', ended_at = now()
 WHERE id = :id AND deployment_id = :deployment_id AND ended_at IS NULL
 
 -- name: due
-SELECT o.id FROM bulk_operation o JOIN deployment d ON d.id = o.deployment_id
+SELECT o.id, o.deployment_id FROM bulk_operation o JOIN deployment d ON d.id = o.deployment_id
 WHERE o.ended_at IS NULL AND d.deleted_at IS NULL ORDER BY o.id
 
 -- name: next
@@ -51,8 +54,14 @@ WHERE r.operation_id = :operation_id AND r.position = :position AND r.outcome IS
 FOR UPDATE OF r SKIP LOCKED
 
 -- name: finish_run
-UPDATE bulk_run SET outcome = :outcome, detail = :detail, new_run_id = :new_run_id, ended_at = now()
-WHERE operation_id = :operation_id AND position = :position AND outcome IS NULL
+WITH finished AS (
+    UPDATE bulk_run SET outcome = :outcome, detail = :detail, new_run_id = :new_run_id, ended_at = now()
+    WHERE operation_id = :operation_id AND position = :position AND outcome IS NULL
+    RETURNING outcome
+)
+UPDATE bulk_operation o SET done = done + CAST(outcome = 'done' AS integer),
+    skipped = skipped + CAST(outcome = 'skipped' AS integer), failed = failed + CAST(outcome = 'failed' AS integer)
+FROM finished WHERE o.id = :operation_id
 
 -- name: finish
 UPDATE bulk_operation SET status = 'done', ended_at = now()
@@ -60,5 +69,17 @@ WHERE id = :id AND ended_at IS NULL
   AND NOT EXISTS (SELECT FROM bulk_run WHERE operation_id = :id AND outcome IS NULL)
 
 -- name: remove_old
-DELETE FROM bulk_operation WHERE id = ANY(ARRAY(
-    SELECT id FROM bulk_operation WHERE ended_at < now() - make_interval(secs => :days * 86400) ORDER BY id LIMIT :limit))
+-- Removes some runs of an operation that ended long ago, then the operation: all its runs in one statement could take too long.
+WITH old AS (
+    SELECT id FROM bulk_operation WHERE ended_at < now() - make_interval(secs => :days * 86400) ORDER BY id LIMIT 1
+), removed AS (
+    DELETE FROM bulk_run WHERE (operation_id, position) IN (
+        SELECT r.operation_id, r.position FROM old JOIN bulk_run r ON r.operation_id = old.id
+        ORDER BY r.position LIMIT :limit)
+    RETURNING position
+), emptied AS (
+    DELETE FROM bulk_operation o USING old
+    WHERE o.id = old.id AND NOT EXISTS (SELECT FROM bulk_run r WHERE r.operation_id = o.id)
+    RETURNING o.id
+)
+SELECT position FROM removed UNION ALL SELECT 0 FROM emptied

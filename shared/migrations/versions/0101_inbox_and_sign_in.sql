@@ -71,6 +71,10 @@ CREATE TABLE bulk_operation (
     created_by JSONB,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     ended_at TIMESTAMP WITH TIME ZONE,
+    total BIGINT NOT NULL,
+    done BIGINT DEFAULT '0' NOT NULL,
+    skipped BIGINT DEFAULT '0' NOT NULL,
+    failed BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_bulk_operation PRIMARY KEY (id),
     CONSTRAINT fk_bulk_operation_deployment_id FOREIGN KEY(deployment_id) REFERENCES deployment (id) ON DELETE CASCADE
 );
@@ -89,6 +93,7 @@ CREATE TABLE bulk_run (
     CONSTRAINT pk_bulk_run PRIMARY KEY (operation_id, position),
     CONSTRAINT fk_bulk_run_operation_id FOREIGN KEY(operation_id) REFERENCES bulk_operation (id) ON DELETE CASCADE
 );
+CREATE INDEX ix_bulk_run_waiting ON bulk_run (operation_id, position) WHERE outcome IS NULL;
 
 CREATE TABLE replay (
     id UUID NOT NULL,

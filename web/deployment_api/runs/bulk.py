@@ -17,9 +17,11 @@ from shared.infra.postgres import connection
 from shared.records import BOOLEAN, COUNT, listed, record
 from shared.runs import bulk, read
 from shared.runs.bulk import BulkAction, Outcome
+from shared.user_code import filters
+from shared.user_code.authorization import Granted
 from web.deployment_api.runs.read import RunFilters
 from web.gate.audit import actor, record_action
-from web.gate.context import allow, caller, deployment
+from web.gate.context import allow, caller, deployment, metadata_of
 from web.gate.idempotency import once
 from web.http.responses import resource_page, resource_page_schema
 from web.schemas import fields
@@ -28,6 +30,7 @@ from web.schemas.operations import RouteGroup
 bp = RouteGroup("bulk", section="Runs", switches=("disable_runs",))
 
 DEFAULT_RATE, MOST_RATE = 10, 100  # runs per second
+RETRY_ONLY = ("revision_id", "force")  # fields of the body
 PREVIEW = record("BulkPreview", count=COUNT, is_more=BOOLEAN, examples=listed(read.RUN.schema))
 
 
@@ -35,7 +38,7 @@ class Where(RunFilters, fields.StrictSchema):
     """The filters of `POST /runs/search`. An unknown filter is refused, because it would select too many runs."""
 
 
-class BulkBody(fields.Schema):
+class BulkBody(fields.StrictSchema):
     example: ClassVar[dict[str, Any]] = {
         "action": "retry",
         "where": {"error": "TimeoutError"},
@@ -78,26 +81,34 @@ def start_bulk(body: dict[str, Any]) -> Response:
 
     `dry_run` only returns how many runs match, with examples. By default, a retry selects all unsuccessful runs, and a
     cancellation all pending and running runs. A run that cannot be retried or cancelled any more is skipped. Only for
-    API keys and for people who have signed in, not for users of the deployment's own authorization.
+    API keys and for people who have signed in, not for users of the deployment's own authorization. At most 100,000 runs
+    are selected, and at most 20 operations of a deployment are open.
     """
-    serving = _require_operator()
-    criteria = {name: value for name, value in body["where"].items() if value not in (None, [], {})}
-    selection = bulk.select(serving.id, BulkAction(body["action"]), criteria)
+    criteria = _criteria(body["where"])
+    for name in RETRY_ONLY:
+        if body["action"] != BulkAction.RETRY and body.get(name):
+            raise Invalid(f"{name}: only for the action retry", loc=("body", name))
+    granted = _require_operator()
+    serving = deployment()
+    visible = filters.of_visible_threads(granted.filter, "run", metadata_of(granted))
+    selection = bulk.select(serving.id, BulkAction(body["action"]), criteria, visible=visible)
     with connection() as conn:
         if body["dry_run"]:
             count, examples = bulk.preview(conn, selection)
             shown = [read.RUN.show(row) for row in examples]
             return jsonify(count=min(count, bulk.MOST_RUNS), is_more=count > bulk.MOST_RUNS, examples=shown)
         keep = once(conn)
-        if body.get("revision_id") is not None:
-            _require_deployed(conn, serving, body["revision_id"])
+        if (revision_id := body.get("revision_id")) is not None:
+            _require_deployed(conn, serving, revision_id)
+        elif serving.is_pinned:  # the address of a preview
+            revision_id = serving.active_revision_id
         operation_id = bulk.create(
             conn,
             serving.id,
             selection,
             by=actor(conn),
             rate=body["rate"],
-            revision_id=body.get("revision_id"),
+            revision_id=revision_id,
             force=body["force"],
         )
         row = bulk.get(conn, serving.id, operation_id)
@@ -113,6 +124,16 @@ def start_bulk(body: dict[str, Any]) -> Response:
         return keep(jsonify(bulk.OPERATION.show(row)), 201)
 
 
+def _criteria(where: dict[str, Any]) -> dict[str, Any]:
+    """Return the filters. Raises Invalid for an empty one: it would select all runs, like an unknown one."""
+    for name, value in where.items():
+        if value in (None, []):
+            raise Invalid(
+                f"where.{name}: must not be empty: leave it out to select all", loc=("body", "where", name)
+            )
+    return {name: value for name, value in where.items() if value != {}}
+
+
 def _require_deployed(conn: Connection, serving: DeploymentRef, revision_id: UUID) -> None:
     try:
         traffic.require_deployed(conn, serving.organization_id, serving.id, revision_id, "revision_id")
@@ -120,12 +141,12 @@ def _require_deployed(conn: Connection, serving: DeploymentRef, revision_id: UUI
         raise Invalid(f"revision_id: {error.message}", loc=error.loc) from error
 
 
-def _require_operator() -> DeploymentRef:
-    """Return the deployment. Raises Denied, and Forbidden for users of the deployment's own authorization."""
-    allow("threads", "search", metadata={})
+def _require_operator() -> Granted:
+    """Authorize the request. Raises Denied, and Forbidden for users of the deployment's own authorization."""
+    granted = allow("threads", "search", metadata={})
     if deployment().user_code.auth is not None and caller().key_id.startswith(USER_PREFIX):
         raise Forbidden("Bulk operations need an API key of the service.")
-    return deployment()
+    return granted
 
 
 @bp.operation(
@@ -137,9 +158,9 @@ def _require_operator() -> DeploymentRef:
     errors=(403,),
 )
 def list_bulk(query: dict[str, Any]) -> Response:
-    serving = _require_operator()
+    _require_operator()
     with connection() as conn:
-        rows = bulk.search(conn, serving.id, **query)
+        rows = bulk.search(conn, deployment().id, **query)
     return resource_page([bulk.OPERATION.show(row) for row in rows], offset=query["offset"])
 
 
@@ -151,9 +172,9 @@ def list_bulk(query: dict[str, Any]) -> Response:
     errors=(403, 404),
 )
 def get_bulk(operation_id: UUID) -> Response:
-    serving = _require_operator()
+    _require_operator()
     with connection() as conn:
-        return jsonify(bulk.OPERATION.show(bulk.get(conn, serving.id, operation_id)))
+        return jsonify(bulk.OPERATION.show(bulk.get(conn, deployment().id, operation_id)))
 
 
 @bp.operation(
@@ -166,9 +187,9 @@ def get_bulk(operation_id: UUID) -> Response:
 )
 def list_bulk_runs(operation_id: UUID, query: dict[str, Any]) -> Response:
     """List the runs of an operation in the order in which they are handled, with what was done to each."""
-    serving = _require_operator()
+    _require_operator()
     with connection() as conn:
-        bulk.get(conn, serving.id, operation_id)
+        bulk.get(conn, deployment().id, operation_id)
         rows = bulk.runs(
             conn, operation_id, outcome=query.get("outcome"), limit=query["limit"], offset=query["offset"]
         )
@@ -184,12 +205,12 @@ def list_bulk_runs(operation_id: UUID, query: dict[str, Any]) -> Response:
 )
 def stop_bulk(operation_id: UUID) -> Response:
     """Stop an operation. What it has done to runs stays. An operation that has ended is unchanged."""
-    serving = _require_operator()
+    _require_operator()
+    serving = deployment()
     with connection() as conn:
-        before = bulk.get(conn, serving.id, operation_id)
-        bulk.stop(conn, serving.id, operation_id)
+        is_stopped = bulk.stop(conn, serving.id, operation_id)
         row = bulk.get(conn, serving.id, operation_id)
-        if before["status"] != row["status"]:
+        if is_stopped:
             record_action(
                 conn,
                 Action.BULK_CANCELLED,
