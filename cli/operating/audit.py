@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from typer import Option
 
+from cli.client.client import PAGE, Client
 from cli.client.names import is_id
 from cli.commands import Service, command
 from cli.deployments.logs import as_moment
@@ -47,8 +49,19 @@ def audit(
                 resolve_deployment(client, deployment)["id"] if is_known else deployment
             )
         sent = {name: value for name, value in filters.items() if value is not None}
-        entries = list(client.every("/v2/audit", limit, **sent))
+        entries = list(_entries(client, limit, sent))
     out.rows(entries, ENTRIES, empty="No entry matches.")
+
+
+def _entries(client: Client, most: int, filters: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield entries page after page. Entries that are added meanwhile do not move those of the next page."""
+    for start in range(0, most, PAGE):
+        size = min(most - start, PAGE)
+        page = client.get("/v2/audit", {**filters, "limit": size})["resources"]
+        yield from page
+        if len(page) < size:
+            return
+        filters = {**filters, "before": page[-1]["id"]}
 
 
 def _actor(entry: dict[str, Any]) -> str:

@@ -175,11 +175,14 @@ def is_alive(key: bytes, settings: Settings) -> bool:
     return row is not None and not row["is_expired"] and not row["is_idle"]
 
 
-def end(token: str) -> str | None:
+def end(token: str, *, address: str) -> str | None:
     """End a session. Returns its ID token, or None if there is no such session. Others notice within CACHE_SECONDS."""
     key = token_hash(token)
     with connection() as conn:
         row = _END_SESSION.row(conn, id=key)
+        if row is not None:
+            actor = Actor(row["account_id"], row["name"], address)
+            audit.add(conn, row["organization_id"], Action.USER_SIGNED_OUT, row["name"], by=actor)
     _sessions.pop(key, None)
     if row is None or row["id_token"] is None:
         return None

@@ -112,9 +112,9 @@ def question_of(conn: Connection, organization_id: UUID, link_id: UUID) -> UUID:
     return question_id
 
 
-def revoke(conn: Connection, link_id: UUID) -> None:
-    """Revoke a link. Does nothing if it is revoked already."""
-    _REVOKE.count(conn, link_id=link_id)
+def revoke(conn: Connection, link_id: UUID) -> bool:
+    """Revoke a link. Returns False if it is revoked already."""
+    return _REVOKE.count(conn, link_id=link_id) == 1
 
 
 def find(conn: Connection, token: str) -> tuple[Row, DeploymentRef]:

@@ -56,13 +56,13 @@ API_KEY = Table(
 )
 
 
-# Something that a user of the organization did (shared/audit.py). `deployment_id` has no foreign key, because the entry of
-# a deletion outlives the deployment. `subject` is the name of the deployment or key at that time.
+# Something that a user of the organization did (shared/audit.py). There are no foreign keys, because the entry of a deletion
+# outlives the deployment or the organization. `subject` is the name of the deployment or key at that time.
 AUDIT_ENTRY = Table(
     "audit_entry",
     METADATA,
     column("id", BigInteger, Identity(), primary_key=True),
-    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    column("organization_id", Uuid),
     column("at", TIME, server_default=NOW),
     column("action", Text),
     column("deployment_id", Uuid, nullable=True),
@@ -70,7 +70,11 @@ AUDIT_ENTRY = Table(
     column("actor", JSONB(none_as_null=True), nullable=True),  # id and name of the key
     column("address", Text, nullable=True),
     column("detail", JSONB, server_default=EMPTY),
-    Index("ix_audit_entry_organization_id_id", "organization_id", "id"),
+    Index("ix_audit_entry_organization", "organization_id", "at", "id"),
+    Index("ix_audit_entry_action", "organization_id", "action", "at", "id"),
+    Index("ix_audit_entry_deployment", "organization_id", "deployment_id", "at", "id"),
+    Index("ix_audit_entry_key", "organization_id", text("(actor ->> 'key_id')"), "at", "id"),
+    Index("ix_audit_entry_at", "at"),
 )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,8 @@ from uuid import UUID
 from sqlalchemy import Connection, delete, func, insert, text, update
 from uuid_utils.compat import uuid7
 
+from shared import audit
+from shared.audit import Action, Actor
 from shared.errors import NotFound, OutsideFailed
 from shared.infra import encryption
 from shared.infra.arrays import uuids
@@ -262,7 +265,7 @@ def change(conn: Connection, organization_id: UUID, token_id: UUID, changes: Map
     return get(conn, organization_id, token_id)
 
 
-def revoke(organization_id: UUID, token_ids: Sequence[UUID]) -> None:
+def revoke(organization_id: UUID, token_ids: Sequence[UUID], *, by: Actor) -> None:
     """Revoke tokens at their providers, if these have a revocation endpoint, and delete them here.
 
     A provider that does not answer does not prevent the deletion.
@@ -274,6 +277,8 @@ def revoke(organization_id: UUID, token_ids: Sequence[UUID]) -> None:
             organization_id, provider_id, [grant for grant in grants if grant["provider_id"] == provider_id]
         )
     with connection() as conn:
+        for provider_id, count in Counter(grant["provider_id"] for grant in grants).items():
+            audit.add(conn, organization_id, Action.PROVIDER_TOKENS_REVOKED, provider_id, by=by, tokens=count)
         is_revoked = OAUTH_GRANT.c.id.in_(token_ids) & (OAUTH_GRANT.c.organization_id == organization_id)
         conn.execute(delete(OAUTH_GRANT).where(is_revoked))
 

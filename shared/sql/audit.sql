@@ -17,12 +17,17 @@ WHEN (OLD.status IS DISTINCT FROM NEW.status
 EXECUTE FUNCTION record_revision_end_1();
 
 -- install: refuse_audit_change_1
--- Trigger of `audit_entry`: no entry is changed.
+-- Trigger of `audit_entry`: no entry is changed, and only the transactions of `begin_removal` delete entries.
 CREATE OR REPLACE FUNCTION refuse_audit_change_1() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-RAISE EXCEPTION 'entries of the audit log cannot be changed';
+IF TG_OP = 'DELETE' AND current_setting('runyard.removes_audit_entries', true) = 'yes' THEN
+    RETURN OLD;
+END IF;
+RAISE EXCEPTION 'entries of the audit log cannot be changed or deleted';
 END $$;
-CREATE OR REPLACE TRIGGER refuse_audit_change BEFORE UPDATE ON audit_entry FOR EACH ROW
+CREATE OR REPLACE TRIGGER refuse_audit_change BEFORE UPDATE OR DELETE ON audit_entry FOR EACH ROW
+EXECUTE FUNCTION refuse_audit_change_1();
+CREATE OR REPLACE TRIGGER refuse_audit_truncation BEFORE TRUNCATE ON audit_entry FOR EACH STATEMENT
 EXECUTE FUNCTION refuse_audit_change_1();
 
 -- name: insert
@@ -30,21 +35,32 @@ INSERT INTO audit_entry (organization_id, action, subject, actor, address, deplo
 VALUES (:organization_id, :action, :subject, CAST(:actor AS jsonb), :address, :deployment_id, CAST(:detail AS jsonb))
 
 -- name: search
-SELECT {columns} FROM (
-    SELECT e.id, e.at, e.action, e.deployment_id, e.subject, e.actor, e.detail,
-        CASE WHEN CAST(:with_address AS boolean) THEN e.address END AS address
-    FROM audit_entry e
-    WHERE organization_id = :organization_id
-      AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
-      AND (CAST(:action AS text) IS NULL OR :action IN (action, split_part(action, '.', 1)))
-      AND (CAST(:key_id AS text) IS NULL OR actor ->> 'key_id' = :key_id)
-      AND (CAST(:since AS timestamptz) IS NULL OR at >= :since)
-      AND (CAST(:until AS timestamptz) IS NULL OR at < :until)
-      AND split_part(action, '.', 1) <> ALL(CAST(:hidden AS text[]))
-    ORDER BY id DESC LIMIT :limit OFFSET :offset) e
+SELECT {columns} FROM audit_entry WHERE organization_id = :organization_id AND {condition}
+ORDER BY at DESC, id DESC LIMIT :limit OFFSET :offset
 
--- name: remove
+-- name: search_actions
+-- Each action is searched with its index. With `action = name` and the order without the action, PostgreSQL may read all entries
+-- of the organization in the order of another index until it finds those of a rare action.
+SELECT {columns} FROM unnest(CAST(:actions AS text[])) AS searched (name) CROSS JOIN LATERAL (
+    SELECT * FROM audit_entry WHERE organization_id = :organization_id AND action BETWEEN name AND name AND {condition}
+    ORDER BY action DESC, at DESC, id DESC LIMIT CAST(:last AS bigint)) AS entry
+ORDER BY at DESC, id DESC LIMIT :limit OFFSET :offset
+
+-- name: begin_removal
+-- Permits the transaction to delete entries.
+SELECT set_config('runyard.removes_audit_entries', 'yes', true)
+
+-- name: remove_old
 DELETE FROM audit_entry WHERE id = ANY(ARRAY(
-    SELECT id FROM audit_entry
-    WHERE at < now() - make_interval(secs => :days * 86400) OR id <= (SELECT max(id) FROM audit_entry) - CAST(:most AS bigint)
-    ORDER BY id LIMIT :limit))
+    SELECT id FROM audit_entry WHERE at < now() - make_interval(secs => :days * 86400) ORDER BY at LIMIT :limit))
+
+-- name: remove_excess
+-- Removes the oldest entries of organizations that have more than `most`.
+DELETE FROM audit_entry WHERE id = ANY(ARRAY(
+    SELECT e.id FROM organization o CROSS JOIN LATERAL (
+        SELECT at, id FROM audit_entry WHERE organization_id = o.id ORDER BY at DESC, id DESC
+        OFFSET CAST(:most AS bigint) LIMIT 1) AS newest
+    CROSS JOIN LATERAL (
+        SELECT id FROM audit_entry WHERE organization_id = o.id AND (at, id) <= (newest.at, newest.id)
+        ORDER BY at, id LIMIT :limit) AS e
+    LIMIT :limit))

@@ -84,6 +84,19 @@ CREATE OR REPLACE FUNCTION key_label(key_id text) RETURNS text LANGUAGE sql STAB
         CASE WHEN NOT starts_with(key_id, 'user:') THEN nullif(key_id, '') END)
 $$;
 
+-- install: record_question_end_1
+-- Inserts the entry of the audit log about a question that was answered or cancelled. An expiry has no actor.
+CREATE OR REPLACE FUNCTION record_question_end_1(action text, of_deployment uuid, of_thread uuid, of_question uuid,
+    of_run uuid, key_id text, answerer text, address text) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO audit_entry (organization_id, action, deployment_id, subject, actor, address, detail)
+    SELECT d.organization_id, record_question_end_1.action, d.id, d.name,
+        CASE WHEN answerer <> 'expiry' OR nullif(key_id, '') IS NOT NULL THEN jsonb_build_object(
+            'key_id', coalesce(nullif(key_id, ''), split_part(answerer, ' ', 1)), 'name', coalesce(answerer, key_id)) END,
+        nullif(address, 'expiry'),
+        jsonb_strip_nulls(jsonb_build_object('question_id', of_question, 'thread_id', of_thread, 'run_id', of_run))
+    FROM deployment d WHERE d.id = of_deployment
+$$;
+
 -- install: record_answers_1
 -- Closes the questions that a new run answers, and stores who answered. `resume` is NULL for a run that continues without a
 -- value, which only answers a breakpoint. A value that names no interrupt answers a thread's only question: a graph refuses it
@@ -95,6 +108,7 @@ CREATE OR REPLACE FUNCTION record_answers_1(of_deployment uuid, of_thread uuid, 
 DECLARE
     named text[];
     answered text[];
+    recorded bigint;
 BEGIN
     answered := ARRAY(SELECT q.interrupt_id FROM question q WHERE q.deployment_id = of_deployment
         AND q.thread_id = of_thread AND q.closed_at IS NULL AND (q.kind = 'breakpoint' OR resume IS NOT NULL));
@@ -108,11 +122,17 @@ BEGIN
     ELSIF cardinality(answered) > 1 THEN
         RETURN;
     END IF;
-    UPDATE question q SET closed_at = now(), answered_at = now(), answer_run_id = of_run,
-        answer = CASE WHEN named IS NULL THEN resume END,
-        answered_by = coalesce(nullif(answerer, ''), key_label(key_id)), answered_from = nullif(address, '')
-    WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread AND q.closed_at IS NULL
-      AND q.interrupt_id = ANY(answered);
+    WITH closed AS (
+        UPDATE question q SET closed_at = now(), answered_at = now(), answer_run_id = of_run,
+            answer = CASE WHEN named IS NULL THEN resume END,
+            answered_by = coalesce(nullif(answerer, ''), key_label(key_id)), answered_from = nullif(address, '')
+        WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread AND q.closed_at IS NULL
+          AND q.interrupt_id = ANY(answered)
+        RETURNING q.question_id, q.answered_by, q.answered_from
+    )
+    SELECT count(record_question_end_1('question.answered', of_deployment, of_thread, c.question_id, of_run, key_id,
+        c.answered_by, c.answered_from)) INTO recorded
+    FROM closed c;
     IF named IS NOT NULL THEN
         UPDATE question q SET answer = given.value FROM json_each(readable(resume)) AS given (id, value)
         WHERE q.deployment_id = of_deployment AND q.thread_id = of_thread AND q.interrupt_id = given.id
@@ -266,6 +286,12 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id AND q.questi
 
 -- name: mark_cancelled
 -- Stores who ended a thread without an answer, on the question that was cancelled.
-UPDATE question SET answered_by = coalesce(nullif(:by, ''), key_label(:key_id)),
-    answered_from = nullif(:address, '')
-WHERE question_id = :question_id AND closed_at IS NOT NULL AND answered_at IS NULL
+WITH marked AS (
+    UPDATE question SET answered_by = coalesce(nullif(:by, ''), key_label(:key_id)),
+        answered_from = nullif(:address, '')
+    WHERE question_id = :question_id AND closed_at IS NOT NULL AND answered_at IS NULL
+    RETURNING *
+)
+SELECT record_question_end_1('question.cancelled', deployment_id, thread_id, question_id, NULL, :key_id, answered_by,
+    answered_from)
+FROM marked

@@ -18,7 +18,8 @@ WHERE s.id = :id AND a.issuer = :issuer AND o.deleted_at IS NULL
 UPDATE session SET used_at = now() WHERE id = :id AND used_at < now() - make_interval(secs => :grain_seconds)
 
 -- name: end_session
-DELETE FROM session WHERE id = :id RETURNING id_token
+DELETE FROM session s USING account a WHERE s.id = :id AND a.id = s.account_id
+RETURNING s.id_token, s.organization_id, a.id AS account_id, a.name
 
 -- name: purge_sessions
 -- Ended sessions stay for a while, so that their users learn why they have ended.

@@ -98,13 +98,34 @@ def test_organizations_and_providers_are_recorded(operator: ControlPlane) -> Non
     rows = [(row["action"], row["subject"], row["detail"]) for row in reversed(recorded(operator))]
 
     assert rows == [
-        ("organization.created", "Acme", {}),
+        ("organization.created", "Acme", {"of_organization": organization["id"]}),
         ("organization.renamed", "Umbrella", {"before": "Acme"}),
-        ("organization.deleted", "Umbrella", {}),
+        ("organization.deleted", "Umbrella", {"of_organization": organization["id"]}),
         ("provider.created", "hub", {}),
         ("provider.changed", "hub", {"fields": ["name"]}),
         ("provider.deleted", "hub", {}),
     ]
+
+
+def test_operators_read_the_entries_of_a_deleted_organization(operator: ControlPlane, neighbour: Api) -> None:
+    app, organization_id = neighbour.client.application, str(neighbour.deployment.organization_id)
+    neighbour.client.post("/v2/keys", json={"name": "ci", "role": "run"})
+    admin = ControlPlane(caller(app, new_key("admin")))
+    assert admin.get("/v2/audit", organization_id=organization_id).status_code == 404
+    operator.call("DELETE", f"/v2/organizations/{organization_id}")
+
+    (entry,) = recorded(operator, organization_id=organization_id)
+
+    assert (entry["action"], entry["subject"]) == ("key.created", "ci")
+
+
+def test_an_upload_url_is_recorded_without_its_token(api: Api, operator: ControlPlane) -> None:
+    place: Any = operator.post(f"/v2/deployments/{api.deployment.id}/upload-url").json
+
+    (entry,) = recorded(operator, action="upload.opened")
+
+    assert (entry["subject"], entry["deployment_id"]) == ("chat", str(api.deployment.id))
+    assert place["upload_url"].rpartition("/")[2] not in str(entry)
 
 
 def test_a_refused_change_is_not_recorded(api: Api, newer: str, operator: ControlPlane) -> None:

@@ -210,6 +210,53 @@ def test_questions_are_announced_and_expire_once_though_leaders_are_killed(
     assert logs == [["before", "late", "after"]] * len(threads)
 
 
+def test_bulk_operations_handle_each_run_once_though_everything_is_killed(
+    stack: Stack, sdk: SyncLangGraphClient
+) -> None:
+    others = counting.start(stack, 4, 60, 0.3)
+    threads = counting.new_threads(stack, 150)
+    for thread_id in threads:
+        body = counting.body(thread_id, 1, 0, metadata={"repaired": "yes"}, after_seconds=3600)
+        stack.client.post(f"/d/kitchen/threads/{thread_id}/runs", json=body).raise_for_status()
+    killed: set[int] = set()
+
+    def operate(action: str) -> list[dict[str, Any]]:
+        body = {"action": action, "where": {"metadata": {"repaired": "yes"}}, "rate": 25}
+        path = f"/d/kitchen/runs/bulk/{stack.client.post('/d/kitchen/runs/bulk', json=body).json()['id']}"
+
+        def record() -> dict[str, Any]:
+            return stack.client.get(path).raise_for_status().json()
+
+        for process in ("builder", "runner"):
+            pid = wait_until(lambda name=process: registered(stack, name, killed), 60)
+            lead(stack, pid)
+            before = record()["done"]
+            wait_until(lambda before=before: record()["done"] > before, 30, what="the leader to handle a run")
+            stack.kill(process)
+            killed.add(pid)
+        assert record()["waiting"], "the operation must not end before its leaders are killed"
+        stack.kill("web")
+        wait_until(stack.is_up, 30)
+        wait_until(lambda: record()["ended_at"], 60, what="the operation to complete")
+        assert record()["status"] == "done"
+        pages = [stack.client.get(f"{path}/runs", params={"limit": 100, "offset": n}) for n in (0, 100)]
+        runs = [run for page in pages for run in page.raise_for_status().json()["resources"]]
+        assert sorted(run["thread_id"] for run in runs) == sorted(threads)
+        assert {run["outcome"] for run in runs} == {"done"}
+        return runs
+
+    cancelled = operate("cancel")
+    retried = operate("retry")
+
+    assert [run["run_id"] for run in retried] == [run["run_id"] for run in cancelled]
+    of_thread = counting.ended(stack, threads, 60)
+    retries = {str(run["metadata"].get("retry_of")): str(run["run_id"]) for run in of_thread}
+    assert len(of_thread) == 2 * len(threads)
+    assert retries == {"None": retries["None"], **{run["run_id"]: run["new_run_id"] for run in retried}}
+    assert sorted(run["status"] for run in of_thread) == sorted(["interrupted", "success"] * len(threads))
+    counting.check_whole(stack, others, 60, deaths=3, timeout=120)
+
+
 def test_a_threads_stream_has_each_run_once_though_runners_are_killed(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from shared import audit
@@ -94,22 +94,85 @@ def test_only_administrators_see_addresses(deployment: DeploymentRef) -> None:
     assert entry["actor"] == hidden["actor"] == KEY
 
 
-def test_an_entry_cannot_be_changed(deployment: DeploymentRef) -> None:
+def test_an_entry_cannot_be_changed_or_deleted_and_outlives_its_organization(
+    deployment: DeploymentRef,
+) -> None:
     add(deployment.organization_id)
 
-    with pytest.raises(DBAPIError, match="cannot be changed"), connection() as conn:
-        conn.execute(text("UPDATE audit_entry SET subject = 'other'"))
+    for change in (
+        "UPDATE audit_entry SET subject = 'other'",
+        "DELETE FROM audit_entry",
+        "TRUNCATE audit_entry",
+    ):
+        with pytest.raises(DBAPIError, match="cannot be changed or deleted"), connection() as conn:
+            conn.execute(text(change))
+    with connection() as conn:
+        conn.execute(text("DELETE FROM deployment WHERE id = :id"), {"id": deployment.id})
+        conn.execute(text("DELETE FROM organization WHERE id = :id"), {"id": deployment.organization_id})
+    assert [row["subject"] for row in newest(deployment.organization_id)] == ["chat"]
+
+
+def test_pages_stay_the_same_while_entries_are_added(deployment: DeploymentRef) -> None:
+    other = factories.organization("other")
+    for subject in "abcd":
+        add(deployment.organization_id, subject)
+        add(other)
+    first = newest(deployment.organization_id, limit=2)
+    add(deployment.organization_id, "late")
+
+    second = newest(deployment.organization_id, limit=2, before=first[-1]["id"])
+    of_key = newest(deployment.organization_id, before=first[-1]["id"], action="key", key_id="aaaa")
+
+    assert [row["subject"] for row in first + second] == ["d", "c", "b", "a"]
+    assert [row["subject"] for row in of_key] == ["b", "a"]
+    assert newest(other, before=first[-1]["id"]) == []
+
+
+def test_each_filter_reads_an_index_in_the_order_of_the_result(deployment: DeploymentRef) -> None:
+    """A filter that few of many entries match must not read all of them."""
+    columns = "organization_id, action, subject, actor, at"
+    with connection() as conn:
+        conn.execute(
+            text(
+                f"INSERT INTO audit_entry ({columns}) SELECT :id, 'key.created', 'k', CAST(:actor AS jsonb),"
+                " now() - make_interval(secs => n) FROM generate_series(1, 5000) AS n"
+            ),
+            {"id": deployment.organization_id, "actor": '{"key_id": "many", "name": "ci"}'},
+        )
+        conn.execute(text("ANALYZE audit_entry"))
+    old = newest(deployment.organization_id, offset=4000)[0]["at"]
+    with connection() as conn:
+        for filters in (
+            {},
+            {"action": "traffic"},
+            {"deployment_id": deployment.id},
+            {"key_id": "rare"},
+            {"until": old},
+        ):
+            before = _entries_read(conn)
+            audit.search(conn, deployment.organization_id, limit=20, offset=0, **filters)
+            assert _entries_read(conn) - before < 100, filters
+
+
+def _entries_read(conn: Connection) -> int:
+    """Return how many entries this transaction has read, by indexes and by scans of the table."""
+    reads = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'audit_entry'"
+    return conn.execute(text(reads)).scalar_one()
 
 
 def test_old_entries_and_the_oldest_of_too_many_are_removed(
     deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "MOST", 2)
+    other = factories.organization("other")
     for subject in ("too many", "old", "new"):
         add(deployment.organization_id, subject)
+    add(other)
 
     with connection() as conn:
         assert audit.remove_old(conn, days=14.0) == 1
+    assert [row["subject"] for row in newest(deployment.organization_id)] == ["new", "old"]
+    assert len(newest(other)) == 1, "an organization displaces no entries of another"
     with connection() as conn:
-        assert audit.remove_old(conn, days=0) == 2
+        assert audit.remove_old(conn, days=0) == 3
     assert newest(deployment.organization_id) == []

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from flask import Response
 
 from shared import audit
+from shared.access import organizations
+from shared.access.api_keys import OPERATOR
 from shared.audit import Action
 from shared.infra.postgres import connection
 from web.gate.context import caller
@@ -29,6 +31,16 @@ class AuditSearch(fields.Page):
     key_id = fields.StrictString(max_length=255, metadata={"description": "Of the key or person that acted"})
     since = fields.TimeField()
     until = fields.TimeField()
+    before = fields.QueryInteger(
+        minimum=1,
+        maximum=2**63 - 1,
+        metadata={
+            "description": "The `id` of an entry: only older ones. Pages then stay the same while entries are added"
+        },
+    )
+    organization_id = fields.UuidField(
+        metadata={"description": "For operators: the entries of this organization, also of a deleted one"}
+    )
 
 
 @bp.operation(
@@ -37,15 +49,20 @@ class AuditSearch(fields.Page):
     role="read",
     answer=resource_page_schema(audit.RECORD.schema),
     query=AuditSearch,
+    errors=(404,),
 )
 def list_entries(query: dict[str, Any]) -> Response:
-    """List who changed deployments, revisions, traffic, secrets, providers, keys and organizations, and from where.
+    """List who changed deployments, revisions, traffic, secrets, providers, keys and organizations, who answered questions,
+    and from where.
 
     An entry stays for `RUNYARD_LOG_RETENTION_DAYS`. `revision.deployed` and `revision.failed` are recorded when a build
     ends, with the key that requested it. Of secrets, only the names are recorded. Addresses, and the entries of keys, users
     and organizations, are for the role `admin`. Entries of organizations and workers belong to the
     default organization.
     """
+    organization_id = query.pop("organization_id", caller().organization_id)
+    if organization_id != caller().organization_id and not caller().may(OPERATOR):
+        raise organizations.missing(organization_id)
     with connection() as conn:
-        rows = audit.search(conn, caller().organization_id, as_admin=caller().may("admin"), **query)
+        rows = audit.search(conn, organization_id, as_admin=caller().may("admin"), **query)
     return resource_page([audit.RECORD.show(row) for row in rows], offset=query["offset"])

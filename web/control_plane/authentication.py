@@ -32,6 +32,7 @@ from shared.records import (
     record,
 )
 from web.control_plane.providers import redirect_uri
+from web.gate.audit import actor
 from web.gate.context import caller
 from web.http.errors import detail_of, status_of
 from web.schemas import fields
@@ -287,7 +288,8 @@ def revoke_tokens(query: dict[str, Any]) -> Response:
     """Revoke the provider's tokens of the whole organization, or of one user."""
     with connection() as conn:
         rows = tokens.list_all(conn, caller().organization_id, **query)
-    tokens.revoke(caller().organization_id, [row["id"] for row in rows])
+        by = actor(conn)
+    tokens.revoke(caller().organization_id, [row["id"] for row in rows], by=by)
     message = f"{len(rows)} {'token' if len(rows) == 1 else 'tokens'} revoked."
     return jsonify(message=message, provider_id=query["provider_id"])
 
@@ -308,7 +310,8 @@ def token_exists(query: dict[str, Any]) -> Response:
 def revoke_token(token_id: UUID) -> None:
     with connection() as conn:
         tokens.get(conn, caller().organization_id, token_id)
-    tokens.revoke(caller().organization_id, [token_id])
+        by = actor(conn)
+    tokens.revoke(caller().organization_id, [token_id], by=by)
 
 
 @bp.operation(

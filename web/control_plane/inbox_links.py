@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, current_app, jsonify, request
+from sqlalchemy import Connection
 
+from shared.audit import Action
 from shared.errors import NotFound
 from shared.inbox import links
 from shared.infra.postgres import Row, connection
@@ -21,7 +23,8 @@ from web.control_plane.inbox import act_on
 from web.deployment_api.inbox import Answer
 from web.gate import limits
 from web.gate.addresses import client_address, client_network
-from web.gate.context import caller, configured_url, settings
+from web.gate.audit import record_action
+from web.gate.context import caller, configured_url, deployment, settings
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load
@@ -98,6 +101,7 @@ def create_link(question_id: UUID, body: dict[str, Any]) -> tuple[Response, int]
                 seconds=body["expires_in_seconds"],
                 label=body["label"],
             )
+            _record(conn, Action.QUESTION_LINKED, row, link["link_id"], label=body["label"])
         shown = links.RECORD.show(link)
         url = f"{configured_url()}{PAGE}{token}"
         return jsonify(id=shown["id"], url=url, expires_at=shown["expires_at"], label=shown["label"])
@@ -131,9 +135,15 @@ def revoke_link(link_id: UUID) -> None:
 
     def revoke(row: Row) -> None:
         with connection() as conn:
-            links.revoke(conn, link_id)
+            if links.revoke(conn, link_id):
+                _record(conn, Action.QUESTION_UNLINKED, row, link_id)
 
     act_on(question_id, revoke, action="update")
+
+
+def _record(conn: Connection, action: Action, row: Row, link_id: UUID, **detail: Any) -> None:
+    question = {"question_id": row["question_id"], "link_id": link_id}
+    record_action(conn, action, deployment().name, deployment_id=row["deployment_id"], **question, **detail)
 
 
 @bp.operation(

@@ -102,7 +102,7 @@ def create_organization(body: dict[str, Any]) -> Response:
     with connection() as conn:
         keep = once(conn)
         row = organizations.create(conn, body["name"])
-        record_action(conn, Action.ORGANIZATION_CREATED, row["name"])
+        record_action(conn, Action.ORGANIZATION_CREATED, row["name"], of_organization=row["id"])
         return keep(jsonify(dict(row)), 201)
 
 
@@ -153,7 +153,7 @@ def delete_organization(organization_id: UUID) -> None:
     with connection() as conn:
         name = organizations.get(conn, organization_id)["name"]
         transitions = organizations.delete(conn, organization_id)
-        record_action(conn, Action.ORGANIZATION_DELETED, name)
+        record_action(conn, Action.ORGANIZATION_DELETED, name, of_organization=organization_id)
     api_keys.forget()
     revision_events.announce(transitions)
 

@@ -309,7 +309,7 @@ def sign_out() -> Response:
     token = credentials().session_token
     if token is None and session_cookie.session_tokens(settings()):
         raise Forbidden("The CSRF token is not that of the session")
-    id_token = None if token is None else sessions.end(token)
+    id_token = None if token is None else sessions.end(token, address=client_address(settings()))
     url = None
     if id_token is not None:
         url = openid.logout_url(settings(), id_token=id_token, return_to=f"{_root()}/")

@@ -14,10 +14,12 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
+from shared.audit import Action
 from shared.deployments import deployments, sources
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
 from shared.records import COUNT, TEXT, mapped, record
+from web.gate.audit import record_action
 from web.gate.context import base_url, caller, settings
 from web.gate.idempotency import once
 from web.schemas import fields
@@ -61,7 +63,9 @@ def create_upload_url(deployment_id: UUID, body: dict[str, Any]) -> Response:
     with connection() as conn:
         keep = once(conn)
         deployments.require(conn, caller().organization_id, deployment_id)
+        row = deployments.get(conn, caller().organization_id, deployment_id)
         place = sources.open_upload(conn, deployment_id)
+        record_action(conn, Action.UPLOAD_OPENED, row["name"], deployment_id=deployment_id)
         answer: dict[str, Any] = {
             "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
             "object_path": place.object_path,

@@ -54,10 +54,13 @@ CREATE TABLE audit_entry (
     actor JSONB,
     address TEXT,
     detail JSONB DEFAULT '{}' NOT NULL,
-    CONSTRAINT pk_audit_entry PRIMARY KEY (id),
-    CONSTRAINT fk_audit_entry_organization_id FOREIGN KEY(organization_id) REFERENCES organization (id) ON DELETE CASCADE
+    CONSTRAINT pk_audit_entry PRIMARY KEY (id)
 );
-CREATE INDEX ix_audit_entry_organization_id_id ON audit_entry (organization_id, id);
+CREATE INDEX ix_audit_entry_action ON audit_entry (organization_id, action, at, id);
+CREATE INDEX ix_audit_entry_at ON audit_entry (at);
+CREATE INDEX ix_audit_entry_deployment ON audit_entry (organization_id, deployment_id, at, id);
+CREATE INDEX ix_audit_entry_key ON audit_entry (organization_id, (actor ->> 'key_id'), at, id);
+CREATE INDEX ix_audit_entry_organization ON audit_entry (organization_id, at, id);
 
 CREATE TABLE bulk_operation (
     id UUID NOT NULL,

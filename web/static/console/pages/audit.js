@@ -13,7 +13,7 @@ const PAGE = 50;
 const LOOK_AGAIN_MS = 10_000;
 /** Objects of actions, with the role that sees them. @type {[string, string, string][]} */
 const OBJECTS = [
-  ["deployment", "Deployments", "read"], ["revision", "Revisions", "read"], ["secrets", "Variables", "read"], ["traffic", "Traffic", "read"], ["preview", "Previews", "read"], ["runs", "Bulk operations", "read"], ["replay", "Replays", "read"],
+  ["deployment", "Deployments", "read"], ["revision", "Revisions", "read"], ["secrets", "Variables", "read"], ["traffic", "Traffic", "read"], ["preview", "Previews", "read"], ["runs", "Bulk operations", "read"], ["replay", "Replays", "read"], ["question", "Questions", "read"], ["upload", "Uploads", "read"],
   ["provider", "OAuth providers", "read"], ["key", "API keys", "admin"], ["user", "Sign-ins", "admin"], ["organization", "Organizations", "admin"], ["worker", "Workers", "read"],
 ];
 
