@@ -55,7 +55,7 @@ DELETE FROM audit_entry WHERE id = ANY(ARRAY(
     SELECT id FROM audit_entry WHERE at < now() - make_interval(secs => :days * 86400) ORDER BY at LIMIT :limit))
 
 -- name: remove_excess
--- Removes the oldest entries of organizations that have more than `most`.
+-- Removes the oldest entries of organizations that have more than `most`. Reads no entries if all organizations together have less.
 DELETE FROM audit_entry WHERE id = ANY(ARRAY(
     SELECT e.id FROM organization o CROSS JOIN LATERAL (
         SELECT at, id FROM audit_entry WHERE organization_id = o.id ORDER BY at DESC, id DESC
@@ -63,4 +63,5 @@ DELETE FROM audit_entry WHERE id = ANY(ARRAY(
     CROSS JOIN LATERAL (
         SELECT id FROM audit_entry WHERE organization_id = o.id AND (at, id) <= (newest.at, newest.id)
         ORDER BY at, id LIMIT :limit) AS e
+    WHERE (SELECT max(id) - min(id) + 1 FROM audit_entry) > CAST(:most AS bigint)
     LIMIT :limit))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from flask.testing import FlaskClient
+
 from tests.contract.conftest import Api, ControlPlane, caller, new_key
 from tests.contract.splitting import newer, operator, split
+from tests.contract.statements import one
+from tests.support.asking import ask
 
 __all__ = ["newer", "operator"]
 
@@ -117,6 +121,39 @@ def test_operators_read_the_entries_of_a_deleted_organization(operator: ControlP
     (entry,) = recorded(operator, organization_id=organization_id)
 
     assert (entry["action"], entry["subject"]) == ("key.created", "ci")
+
+
+def test_answers_and_links_of_questions_are_recorded_without_what_was_said(
+    api: Api, operator: ControlPlane, anonymous: FlaskClient
+) -> None:
+    by_key, by_link = ask(api.deployment), ask(api.deployment)
+    api.client.post(f"/v2/inbox/{by_key}/answer", json={"answer": "my-secret-answer"})
+    link: Any = api.client.post(f"/v2/inbox/{by_link}/link", json={"label": "Ann"}).json
+    token = link["url"].rpartition("#")[2]
+    anonymous.post("/v2/inbox/link/answer", json={"token": token, "answer": "my-secret-answer"})
+    for _ in range(2):  # the second one changes nothing
+        operator.call("DELETE", f"/v2/inbox/links/{link['id']}")
+
+    rows = recorded(operator, action="question")
+
+    of_link = {"question_id": str(by_link), "link_id": link["id"]}
+    assert [(row["action"], row["actor"]["name"], row["detail"]) for row in reversed(rows)] == [
+        ("question.answered", "bootstrap", {**answered(by_key)}),
+        ("question.link_created", "bootstrap", {**of_link, "label": "Ann"}),
+        ("question.answered", f"link:{link['id']} (Ann)", {**answered(by_link)}),
+        ("question.link_revoked", "bootstrap", of_link),
+    ]
+    assert rows[1]["actor"]["key_id"] == f"link:{link['id']}"
+    assert {(row["subject"], row["address"]) for row in rows} == {("chat", "127.0.0.1")}
+    for secret in ("my-secret-answer", token, "May I?"):
+        assert secret not in str(rows)
+
+
+def answered(question_id: UUID) -> dict[str, str]:
+    thread_id, run_id = one(
+        "SELECT thread_id, answer_run_id FROM question WHERE question_id = :id", id=question_id
+    )
+    return {"question_id": str(question_id), "thread_id": str(thread_id), "run_id": str(run_id)}
 
 
 def test_an_upload_url_is_recorded_without_its_token(api: Api, operator: ControlPlane) -> None:

@@ -227,6 +227,11 @@ def test_signing_out_ends_the_session_here_and_at_the_provider(ann: Browser, sig
     ann.client.set_cookie(COOKIE, token)
     assert me(ann) == (401, sessions.ENDED)
     assert ann.call("POST", "/v2/sign-out").json == {"logout_url": None}
+    recorded = execute(
+        "SELECT subject, address, actor ->> 'name' FROM audit_entry WHERE action = 'user.signed_out'"
+    )
+    name = "Ann Example <ann@example.com>"
+    assert recorded == [(name, "127.0.0.1", name)]
 
 
 def test_a_provider_without_logout_ends_the_session_here(ann: Browser) -> None:

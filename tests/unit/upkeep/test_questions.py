@@ -12,7 +12,7 @@ import pytest
 from gevent.event import Event
 from sqlalchemy import text
 
-from shared import thread_updates
+from shared import audit, thread_updates
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Unanswered
 from shared.inbox.expiry import READ_AT_ONCE
@@ -281,6 +281,10 @@ def test_the_thread_of_an_expired_question_is_cancelled(
     assert found["closed_at"] is not None
     assert (found["answered_at"], found["answered_from"]) == (None, "expiry")
     assert events() == ["question.expired"]
+    with connection() as conn:
+        (entry,) = audit.search(conn, deployment.organization_id, action="question", limit=9, offset=0)
+    assert (entry["action"], entry["actor"], entry["address"]) == ("question.cancelled", None, None)
+    assert entry["detail"]["question_id"] == str(question_id)
 
 
 def test_a_cancellation_whose_process_died_is_completed(
