@@ -141,14 +141,15 @@ def test_each_filter_reads_an_index_in_the_order_of_the_result(deployment: Deplo
         )
         conn.execute(text("ANALYZE audit_entry"))
     old = newest(deployment.organization_id, offset=4000)[0]["at"]
+    searches: list[dict[str, Any]] = [
+        {},
+        {"action": "traffic"},
+        {"deployment_id": deployment.id},
+        {"key_id": "rare"},
+        {"until": old},
+    ]
     with connection() as conn:
-        for filters in (
-            {},
-            {"action": "traffic"},
-            {"deployment_id": deployment.id},
-            {"key_id": "rare"},
-            {"until": old},
-        ):
+        for filters in searches:
             before = _entries_read(conn)
             audit.search(conn, deployment.organization_id, limit=20, offset=0, **filters)
             assert _entries_read(conn) - before < 100, filters
