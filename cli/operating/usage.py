@@ -28,7 +28,9 @@ def usage(
     service: Service,
     out: Output,
     by: str = Option(
-        "deployment,model", help="Groups, separated by commas: day, key, deployment, model.", metavar="LIST"
+        "deployment,model",
+        help="Groups, separated by commas: day, key, deployment, source, model.",
+        metavar="LIST",
     ),
     since: str | None = Option(
         None, help="First day: 2026-01-31, or an age such as 30d. Default: 30 days ago.", metavar="TIME"

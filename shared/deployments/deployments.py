@@ -271,6 +271,8 @@ def _change_settings(conn: Connection, deployment: Row, change: Change) -> None:
         is_deployment = DEPLOYMENT.c.id == deployment["id"]
         conn.execute(update(DEPLOYMENT).where(is_deployment).values(inbox=change.inbox))
     if change.pool is not None:
+        of_benches = text("UPDATE deployment SET pool = :pool WHERE replay_of = :id")
+        conn.execute(of_benches, {"id": deployment["id"], "pool": change.pool})
         limits.move_waiting(conn, deployment["id"], change.pool)
 
 

@@ -20,9 +20,10 @@ DIMENSIONS = {
     "day": ("day",),
     "key": ("key_id", "key"),
     "deployment": ("deployment_id", "deployment"),
+    "source": ("source",),
     "model": ("model",),
 }
-_GROUPED = {"day": "day", "key": "key_id", "deployment": "deployment_id"}
+_GROUPED = {"day": "day", "key": "key_id", "deployment": "deployment_id", "source": "source"}
 TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 COUNTS = ("runs", *TOKENS)
 MOST_ROWS = 100_000

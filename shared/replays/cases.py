@@ -34,7 +34,7 @@ from shared.replays.summary import summarize
 from shared.runs import configurable, limits
 from shared.runs.backlog import NextRun
 from shared.runs.cancel import Displaced
-from shared.runs.read import least_id
+from shared.runs.read import REPLAY, least_id
 from shared.sql import part, statement
 
 QUEUED = 50  # runs of cases that wait, so that the end of one case lets another start at once
@@ -156,7 +156,7 @@ def prepare(replay: Row, row: Row) -> Prepared:
         "store": "overlay",
         "network": replay["network"],
     }
-    return Prepared(row, kwargs={**_kwargs(row["kwargs"]), "replay": spec})
+    return Prepared(row, kwargs={**_kwargs(row["kwargs"]), REPLAY: spec})
 
 
 def _why_skipped(row: Row) -> str | None:

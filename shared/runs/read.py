@@ -53,6 +53,8 @@ STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
 PROTOCOL = "protocol"
 # The thread's metadata in the kwargs of a temporary run. The API does not show it.
 THREAD_METADATA = "thread_metadata"
+# How a case of a replay is executed, with the recorded calls (shared/replays/cases.py). The API does not show it.
+REPLAY = "replay"
 
 # A run that ends at an interrupt, or at a breakpoint of a node, has the status success. While the thread stays there,
 # `waits_for` is `answer` if the thread has an open interrupt, else `resume`.
@@ -94,7 +96,7 @@ def _kwargs(row: Row) -> dict[str, Any]:
     kwargs = row["kwargs"]
     return {
         "input": row["input"],
-        **{name: value for name, value in kwargs.items() if name != THREAD_METADATA},
+        **{name: value for name, value in kwargs.items() if name not in (THREAD_METADATA, REPLAY)},
         "stream_mode": [mode for mode in kwargs["stream_mode"] if mode != PROTOCOL],
     }
 

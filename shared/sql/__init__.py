@@ -27,6 +27,7 @@ VIEWS = (
     "unblocked_run",
     "listed_deployment",
     "bench",
+    "pool_load",
     "limited_deployment",
     "limited_key",
     "ended_run_usage",

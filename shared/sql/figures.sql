@@ -294,7 +294,7 @@ FROM (
         CASE WHEN status = 'running' OR waiting_since(run.not_before, run.created_at) <= now() THEN CAST(extract(epoch FROM
             now() - CASE status WHEN 'running' THEN started_at ELSE waiting_since(run.not_before, run.created_at) END
         ) AS double precision) END AS seconds
-    FROM run WHERE is_live(status)
+    FROM pool_load AS run WHERE is_live(status)
         AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
 ) AS live
 GROUP BY pool, status ORDER BY pool, status
@@ -318,13 +318,14 @@ SELECT
 -- The wait times of pending runs by pool: their sum and histogram.
 SELECT pool, sum(seconds) AS seconds, histogram_of(array_agg(histogram_bucket(seconds))) AS histogram FROM (
     SELECT pool, date_part('epoch', now() - waiting_since(not_before, created_at)) AS seconds
-    FROM run WHERE status = 'pending' AND waiting_since(not_before, created_at) <= now()) AS waiting
+    FROM pool_load WHERE status = 'pending' AND waiting_since(not_before, created_at) <= now()) AS waiting
 GROUP BY pool ORDER BY pool
 
 -- name: usage
 -- What the runs of an organization used between two days, by model and the requested dimensions.
 SELECT CASE WHEN :by_day THEN day END AS day, CASE WHEN :by_key THEN key_id END AS key_id,
-    CASE WHEN :by_deployment THEN deployment_id END AS deployment_id, model, CAST(sum(runs) AS bigint) AS runs,
+    CASE WHEN :by_deployment THEN deployment_id END AS deployment_id,
+    CASE WHEN :by_source THEN CASE key_id WHEN replay_key() THEN 'replay' ELSE 'runs' END END AS source, model, CAST(sum(runs) AS bigint) AS runs,
     CAST(sum(input_tokens) AS bigint) AS input_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
     CAST(sum(total_tokens) AS bigint) AS total_tokens
 FROM (
@@ -334,7 +335,7 @@ FROM (
     SELECT day, deployment_id, key_id, model, runs, input_tokens, output_tokens, total_tokens FROM ended_run_usage
     WHERE organization_id = :organization_id AND day BETWEEN :since AND :until
 ) AS used
-GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT :limit
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT :limit
 
 -- name: budgets
 -- The deployments and keys with a budget, and the tokens that their runs have used today.

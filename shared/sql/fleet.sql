@@ -34,7 +34,7 @@ WITH live AS (
         count(*) FILTER (WHERE status = 'pending' AND waiting_since(run.not_before, run.created_at) <= now()) AS pending,
         extract(epoch FROM now() - min(waiting_since(run.not_before, run.created_at))
             FILTER (WHERE status = 'pending' AND waiting_since(run.not_before, run.created_at) <= now())) AS oldest
-    FROM run WHERE is_live(status) GROUP BY pool
+    FROM pool_load AS run WHERE is_live(status) GROUP BY pool
 ), serving AS (
     SELECT pool, count(*) FILTER (WHERE NOT is_silent) AS runners, count(*) FILTER (WHERE is_silent) AS silent,
         count(*) FILTER (WHERE state = 'draining' AND NOT is_silent) AS draining,

@@ -52,6 +52,11 @@ SELECT * FROM deployment WHERE replay_of IS NULL;
 CREATE VIEW bench AS
 SELECT id, replay_of, pool FROM deployment WHERE replay_of IS NOT NULL;
 
+-- install: pool_load
+-- The runs that are the load of their pools. Waiting cases of replays are not: they use capacity that is left.
+CREATE VIEW pool_load AS
+SELECT * FROM run WHERE status = 'running' OR deployment_id NOT IN (SELECT id FROM bench);
+
 -- install: limited_deployment
 CREATE VIEW limited_deployment AS
 SELECT id, pool, max_concurrent_runs FROM deployment WHERE max_concurrent_runs IS NOT NULL;

@@ -264,6 +264,8 @@ def test_its_usage_is_reported_beside_that_of_the_deployment(
     used = {row["key_id"]: (row["deployment_id"], row["total_tokens"]) for row in rows}
     assert used["replay"] == (str(api.deployment.id), 12)
     assert sum(tokens for _, tokens in used.values()) == 12
+    rows = control.get("/v2/usage", by="source").json["usage"]
+    assert {row["source"]: row["runs"] for row in rows} == {"replay": 1, "runs": 1}
     assert control.get("/v2/metrics/overview").json["deployments"][0]["success"] == 1
 
 

@@ -85,6 +85,7 @@ DIGESTS = {
     "unblocked_run": "d20f1ac8caab",
     "listed_deployment": "d5be2416642b",
     "bench": "93a9e8e7a9a7",
+    "pool_load": "c1e065606b3d",
     "limited_deployment": "eb49bc18e0ad",
     "limited_key": "f54700514d42",
     "waiting_lanes": "24e9a9739981",

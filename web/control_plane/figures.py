@@ -174,6 +174,7 @@ DIMENSION_COLUMNS: dict[str, JsonSchema] = {
     "key": TEXT_OR_NULL,
     "deployment_id": ID,
     "deployment": TEXT_OR_NULL,
+    "source": one_of("runs", "replay"),
     "model": {"type": "string"},
 }
 USAGE_ROW = record(
@@ -205,7 +206,7 @@ UsageQuery = UsageSpan.from_dict({"from": fields.DateField()}, name="UsageQuery"
 def get_usage(query: dict[str, Any]) -> Response:
     """Return the usage of runs that ended on the days (UTC) `from` to `until`, both inclusive.
 
-    By default `until` is today and `from` 30 days earlier. `by` holds any of `day`, `key`, `deployment` and `model`;
+    By default `until` is today and `from` 30 days earlier. `by` holds any of `day`, `key`, `deployment`, `source` and `model`;
     the answer has their columns. By model, `runs` counts the runs that called the model. The key is null for runs of
     crons and of users of a deployment's own authorization.
     """
