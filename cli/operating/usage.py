@@ -18,7 +18,7 @@ from cli.deployments.logs import as_moment
 from cli.errors import BadUsage
 from cli.output import Column, Output, table
 
-DIMENSIONS = ("day", "key", "deployment", "model")
+DIMENSIONS = ("day", "key", "deployment", "source", "model")
 COUNTS = ("runs", "input_tokens", "output_tokens", "total_tokens")
 HEADS = {"runs": "runs", "input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
 
