@@ -39,11 +39,17 @@ def deploy_command(name: str, env_path: Path | None, seconds: float) -> list[str
     wait = ["--timeout", f"{seconds:g}"] if seconds else ["--no-wait"]
     pool = ["--pool", os.environ["INPUT_POOL"]] if os.environ["INPUT_POOL"] else []
     env = ["--env-file", str(env_path)] if env_path else []
-    options = ["--json", "--no-input", f"--name={name}", *wait, *pool, *env]
+    preview = os.environ.get("PREVIEW")  # only with a replay, which needs the past runs of the deployment
+    rule = os.environ.get("INPUT_FAIL_ON")
+    replay = [f"--preview={preview}", f"--replay={os.environ['INPUT_REPLAY']}"] if preview else []
+    replay += [f"--fail-on={rule}"] if preview and rule else []
+    options = ["--json", "--no-input", f"--name={name}", *wait, *pool, *env, *replay]
     return ["runyard", "deploy", *options, "--", os.environ["INPUT_DIRECTORY"]]
 
 
 def delete_command(name: str) -> list[str]:
+    if preview := os.environ.get("PREVIEW"):
+        return ["runyard", "previews", f"--delete={preview}", "--if-exists", "--json", "--", name]
     return ["runyard", "delete", "--force", "--if-exists", "--json", "--", name]
 
 

@@ -40,7 +40,11 @@ def main() -> int:
         return skip(NO_SECRETS) if is_expected else fail("api-key is empty: is there a secret of that name?")
     if not os.environ["INPUT_URL"]:
         return fail("url is empty: it must be the service's address")
-    write_outputs({"task": task, "name": name_of(found if preview == "true" else None)})
+    preview_of = found if preview == "true" else None
+    if preview_of and os.environ.get("INPUT_REPLAY"):
+        write_outputs({"task": task, "name": name_of(None), "preview": f"pr-{preview_of.number}"})
+    else:
+        write_outputs({"task": task, "name": name_of(preview_of)})
     return 0
 
 

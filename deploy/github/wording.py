@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+SERVES = ("succeeded", "replay_failed", "replay_not_judged")
 LINES, MOST_CHARACTERS = 30, 20_000
 CONTROL_CHARACTERS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 FENCE = "`"
@@ -13,8 +14,11 @@ FENCE = "`"
 def of(record: dict[str, Any]) -> str:
     """Render a headline, and on failure the reason and the last lines of the build log."""
     status = record["status"]
-    if status == "succeeded":
-        return f"**{record['name']}** serves at {record['url']} (revision {_number(record)})."
+    if status in SERVES:
+        serves = f"**{record['name']}** serves at {record['url']} (revision {_number(record)})."
+        if "table" not in record:
+            return serves
+        return f"{serves}\n\nReplay of past runs: {record['message']}\n\n{fenced(record['table'])}"
     if status in ("deleted", "started"):
         return sentence(record)
     parts = [f"**{record['name']}** was not deployed: {_headline(record)}."]
@@ -31,10 +35,13 @@ def of(record: dict[str, Any]) -> str:
 def sentence(record: dict[str, Any]) -> str:
     """Render the result in one plain line."""
     status, name = record["status"], record["name"]
-    if status == "succeeded":
-        return f"{name} serves at {record['url']}"
+    if status in SERVES:
+        replayed = f": {record['message']}" if "table" in record else ""
+        return f"{name} serves at {record['url']}{replayed}"
     if status == "started":
         return f"{name} is being built."
+    if status == "deleted" and record.get("preview"):
+        return f"The preview {record['preview']} of {name} is deleted."
     if status == "deleted":
         return f"{name} is deleted with its threads and runs."
     return str(record.get("message") or f"{name}: {_headline(record)}.")

@@ -176,6 +176,49 @@ def test_a_pull_request_has_one_comment_however_often_it_is_deployed(bench: Benc
     assert not bench.run(pull("closed")).has_failed, "somebody was faster"
 
 
+def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -> None:
+    answer(bench.service, "DEPLOYED")
+    found = record(name="app", latest_revision_id=R, latest_revision_number=3)
+    unknown = {side: dict.fromkeys(("median", "p95", "total")) for side in ("original", "replay")}
+    replay_id, counts = R, dict.fromkeys(("waiting", "running", "same", "changed", "diverged", "skipped"), 0)
+    replay = {
+        "id": replay_id, "deployment_id": D, "revision_id": R, "revision_number": 4, "status": "done", "reason": None,
+        "verdict": "failed", "fail_on": "errors>0", "tools": "recorded", "models": "live", "seed": 1,
+        "counts": {**counts, "total": 1, "failed": 1}, "ended_at": "2026-01-01T00:00:00Z", "summary": {
+            "duration_seconds": unknown, "tokens": unknown, "cost": unknown,
+            "scores": {}, "skipped": {},
+            "rules": [{"rule": "errors>0", "value": 1, "limit": 0, "original": 0, "failed": True}],
+        },
+    }  # fmt: skip
+    preview = {"name": "pr-7", "revision_id": R, "url": f"{bench.service.url}/d/app--pr-7"}
+    bench.service.answers |= {
+        "GET /v2/deployments": [(200, {"resources": [found]})],
+        f"POST /v2/deployments/{D}/revisions": [(201, {"id": R, "number": 4})],
+        f"GET /v2/deployments/{D}/previews": [(200, {"resources": [preview]})],
+        f"POST /v2/deployments/{D}/replays": [(201, replay)],
+        f"DELETE /v2/deployments/{D}/previews/pr-7": [(204, None)],
+    }
+
+    ran = bench.run(pull(), replay="20", fail_on="errors>0")
+
+    assert (ran.has_failed, ran.outputs["status"]) == (True, "replay_failed")
+    assert bench.service.body(f"POST /v2/deployments/{D}/replays") == {
+        "revision": R,
+        "sample": 20,
+        "fail_on": "errors>0",
+    }
+    (said,) = bench.github.by(BOT)
+    assert f"serves at {preview['url']} (revision v4)" in said
+    assert "Replay of past runs: Failed: errors>0." in said
+    assert "1 cases: 1 failed" in said
+
+    closed = bench.run(pull("closed"), replay="20", fail_on="errors>0")
+    assert (closed.has_failed, closed.outputs["status"]) == (False, "deleted"), closed.log
+    assert bench.github.by(BOT)[0].endswith("The preview pr-7 of app is deleted.")
+    assert f"DELETE /v2/deployments/{D}/previews/pr-7" in bench.service.asked
+    assert f"DELETE /v2/deployments/{D}" not in bench.service.asked
+
+
 @pytest.mark.parametrize(
     "event", [pull(fork=True), pull(author="dependabot[bot]"), pull("closed", fork=True)]
 )
