@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from uuid_utils.compat import uuid6
+from werkzeug.test import TestResponse
 
 import tests.support.factories as make
 from shared.infra.postgres import connection, driver, dumps
@@ -28,13 +29,21 @@ TERMS = Terms("runner", 30, 3600)
 
 def past_run(api: Api, thread_id: str | None = None, **body: Any) -> str:
     """Execute a run with a root checkpoint and without tool calls. Returns its id."""
-    thread_id = thread_id or api.post("/threads").json["thread_id"]
+    thread_id = thread_id or new_thread(api)
     last = column("SELECT max(checkpoint_id) FROM checkpoint WHERE thread_id = :id", id=thread_id)[0]
     actor = started(api, thread_id, **{"input": {"a": 1}, **body})
     checkpoint_id = str(uuid6())
     make.stored(actor.run, checkpoint_id, parent_checkpoint_id=last)
     actor.finish({"a": 1}, state=make.state(thread_id, checkpoint_id), spans=NO_CALLS)
     return str(actor.run.run_id)
+
+
+def content(response: TestResponse) -> Any:
+    return response.json
+
+
+def new_thread(api: Api) -> str:
+    return content(api.post("/threads"))["thread_id"]
 
 
 @pytest.fixture
@@ -45,7 +54,7 @@ def replays(control: ControlPlane, api: Api) -> str:
 def begin(control: ControlPlane, replays: str, **body: Any) -> dict[str, Any]:
     response = control.post(replays, body)
     assert response.status_code == 201, response.text
-    return response.json  # type: ignore[return-value]
+    return content(response)
 
 
 def step(settings: Settings, replay: dict[str, Any], times: int = 1) -> None:
@@ -74,7 +83,7 @@ def bench_of(replay: dict[str, Any]) -> UUID:
 
 
 def cases_of(control: ControlPlane, replays: str, replay: dict[str, Any], **query: Any) -> list[Any]:
-    return control.get(f"{replays}/{replay['id']}/cases", **query).json["resources"]  # type: ignore[index]
+    return content(control.get(f"{replays}/{replay['id']}/cases", **query))["resources"]
 
 
 def selected(control: ControlPlane, replays: str, settings: Settings, **body: Any) -> list[str]:
@@ -91,7 +100,7 @@ def test_cases_run_at_the_bench_and_are_compared(
     replay = begin(control, replays, fail_on="changed>0", concurrency=2)
     assert (replay["status"], replay["counts"]["total"], replay["summary"]) == ("preparing", 0, None)
     step(settings, replay, 2)
-    assert control.get(f"{replays}/{replay['id']}").json["counts"]["waiting"] == 2
+    assert content(control.get(f"{replays}/{replay['id']}"))["counts"]["waiting"] == 2
     for run in claim(replay):
         assert run.deployment_id == bench_of(replay)
         assert run.is_replay
@@ -100,7 +109,7 @@ def test_cases_run_at_the_bench_and_are_compared(
         original = one("SELECT run_id FROM replay_case WHERE case_run_id = :id", id=run.run_id)[0]
         end(run, {"a": 1} if str(original) == first else {"a": 2})
     step(settings, replay)
-    done = control.get(f"{replays}/{replay['id']}").json
+    done = content(control.get(f"{replays}/{replay['id']}"))
     assert (done["status"], done["verdict"]) == ("done", "failed")
     assert (done["counts"]["same"], done["counts"]["changed"]) == (1, 1)
     changed = cases_of(control, replays, replay, outcome="changed")
@@ -111,7 +120,7 @@ def test_cases_run_at_the_bench_and_are_compared(
 def test_a_case_starts_from_the_checkpoint_before_its_run(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:
-    thread_id = api.post("/threads").json["thread_id"]
+    thread_id = new_thread(api)
     past_run(api, thread_id)
     before = one("SELECT checkpoint_id, data FROM checkpoint WHERE thread_id = :id", id=thread_id)
     run_id = past_run(api, thread_id)
@@ -130,7 +139,7 @@ def test_the_seed_decides_the_order_and_the_filters_select(
     other = past_run(api, assistant_id="other", metadata={"of": "b"})
     make.run(api.deployment, status=RunStatus.SUCCESS)  # was never started
     make.run(api.deployment, status=RunStatus.SUCCESS, started_at="2026-01-01", depth=1)
-    start(api, api.post("/threads").json["thread_id"])  # has not ended
+    start(api, new_thread(api))  # has not ended
     everything = selected(control, replays, settings, seed=1)
     assert sorted(everything) == sorted([*runs, other])
     assert selected(control, replays, settings, seed=1) == everything
@@ -151,7 +160,7 @@ def test_the_seed_decides_the_order_and_the_filters_select(
 def test_runs_that_cannot_be_executed_again_are_skipped_with_the_reason(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:
-    thread_id = api.post("/threads").json["thread_id"]
+    thread_id = new_thread(api)
     first, second = past_run(api, thread_id), past_run(api, thread_id)
     without_input = past_run(api, input=None)
     deleted = past_run(api)
@@ -167,7 +176,7 @@ def test_runs_that_cannot_be_executed_again_are_skipped_with_the_reason(
         without_input: cases.NO_INPUT,
         deleted: cases.NOT_STORED,
     }
-    done = control.get(f"{replays}/{replay['id']}").json
+    done = content(control.get(f"{replays}/{replay['id']}"))
     assert (done["status"], done["counts"]["skipped"], done["verdict"]) == ("done", 4, None)
 
 
@@ -178,7 +187,7 @@ def test_an_ordinary_run_is_claimed_first_and_replays_use_part_of_the_slots(
         past_run(api)
     replay = begin(control, replays, concurrency=3)
     step(settings, replay, 2)
-    waiting = start(api, api.post("/threads").json["thread_id"])
+    waiting = start(api, new_thread(api))
     assert claim(replay) == []
     execute("UPDATE deployment SET max_concurrent_runs = 1 WHERE id = :id", id=api.deployment.id)
     assert claim(replay) == []
@@ -202,7 +211,7 @@ def test_a_bound_stops_the_replay_and_its_runs(
     step(settings, replay, 2)
     end(claim(replay)[0], {"a": 1}, usage=dumps({"m": {"total_tokens": 12}}))
     step(settings, replay)
-    stopped = control.get(f"{replays}/{replay['id']}").json
+    stopped = content(control.get(f"{replays}/{replay['id']}"))
     assert (stopped["status"], stopped["reason"]) == ("stopped", "the bound max_tokens (10) is reached")
     assert (stopped["counts"]["same"], stopped["counts"]["skipped"]) == (1, 1)
     assert column(
@@ -217,13 +226,13 @@ def test_a_cancelled_replay_keeps_its_results_and_starts_no_more_runs(
     past_run(api)
     replay = begin(control, replays)
     step(settings, replay, 2)
-    cancelled = control.post(f"{replays}/{replay['id']}/cancel").json
+    cancelled = content(control.post(f"{replays}/{replay['id']}/cancel"))
     assert (cancelled["status"], cancelled["counts"]["skipped"]) == ("cancelled", 1)
     assert cancelled["ended_at"] is not None
-    assert control.post(f"{replays}/{replay['id']}/cancel").json == cancelled
+    assert content(control.post(f"{replays}/{replay['id']}/cancel")) == cancelled
     step(settings, replay)
     assert column("SELECT status FROM run WHERE deployment_id = :id", id=bench_of(replay)) == ["interrupted"]
-    actions = [entry["action"] for entry in control.get("/v2/audit", action="replay").json["resources"]]
+    actions = [entry["action"] for entry in content(control.get("/v2/audit", action="replay"))["resources"]]
     assert actions == ["replay.cancelled", "replay.created"]
 
 
@@ -234,16 +243,16 @@ def test_the_bench_is_hidden_and_read_only(
     replay = begin(control, replays)
     step(settings, replay, 2)
     bench_id = bench_of(replay)
-    listed = control.get("/v2/deployments").json["resources"]
+    listed = content(control.get("/v2/deployments"))["resources"]
     assert [one["name"] for one in listed] == ["chat"]
-    overview = control.get("/v2/metrics/overview").json["deployments"]
+    overview = content(control.get("/v2/metrics/overview"))["deployments"]
     assert [one["name"] for one in overview] == ["chat"]
     assert control.get(f"/v2/deployments/{bench_id}").status_code == 404
     assert control.call("DELETE", f"/v2/deployments/{bench_id}").status_code == 404
     assert control.post(f"/v2/deployments/{bench_id}/replays").status_code == 404
     assert replay["bench"].startswith("chat--replay-")
     assert replay["address"].endswith(f"/d/{replay['bench']}")
-    threads = control.post(f"/d/{replay['bench']}/threads/search").json
+    threads = content(control.post(f"/d/{replay['bench']}/threads/search"))
     assert [thread["thread_id"] for thread in threads] == [
         str(id) for id in column("SELECT thread_id FROM thread WHERE deployment_id = :id", id=bench_id)
     ]
@@ -260,13 +269,13 @@ def test_its_usage_is_reported_beside_that_of_the_deployment(
     replay = begin(control, replays)
     step(settings, replay, 2)
     end(claim(replay)[0], {"a": 1}, usage=dumps({"m": {"total_tokens": 12, "input_tokens": 12}}))
-    rows = control.get("/v2/usage", by="key,deployment").json["usage"]
+    rows = content(control.get("/v2/usage", by="key,deployment"))["usage"]
     used = {row["key_id"]: (row["deployment_id"], row["total_tokens"]) for row in rows}
     assert used["replay"] == (str(api.deployment.id), 12)
     assert sum(tokens for _, tokens in used.values()) == 12
-    rows = control.get("/v2/usage", by="source").json["usage"]
+    rows = content(control.get("/v2/usage", by="source"))["usage"]
     assert {row["source"]: row["runs"] for row in rows} == {"replay": 1, "runs": 1}
-    assert control.get("/v2/metrics/overview").json["deployments"][0]["success"] == 1
+    assert content(control.get("/v2/metrics/overview"))["deployments"][0]["success"] == 1
 
 
 def test_a_deleted_replay_leaves_nothing(
@@ -283,7 +292,7 @@ def test_a_deleted_replay_leaves_nothing(
         assert scalar(f"SELECT count(*) FROM {table} WHERE deployment_id = :id", id=bench_id) == 0
     assert scalar("SELECT count(*) FROM deployment WHERE id = :id", id=bench_id) == 0
     assert column("SELECT DISTINCT replay_id FROM replay_case") == []
-    assert [one["id"] for one in control.get(replays).json["resources"]] == [kept["id"]]
+    assert [one["id"] for one in content(control.get(replays))["resources"]] == [kept["id"]]
 
 
 def test_the_deletion_of_the_deployment_removes_replays_and_benches(
@@ -307,7 +316,7 @@ def test_replays_are_kept_as_long_as_runs(control: ControlPlane, api: Api, repla
     with connection() as conn:
         assert records.remove_old(conn, days=2) == 1
         assert records.remove_old(conn, days=2) == 0
-    kept = [one["id"] for one in control.get(replays).json["resources"]]
+    kept = [one["id"] for one in content(control.get(replays))["resources"]]
     assert kept == [unended["id"], new["id"]]
 
 
@@ -365,7 +374,7 @@ def test_a_bad_request_is_refused_with_the_field(
 ) -> None:
     response = control.post(replays, body)
     assert response.status_code == 422
-    assert field in response.json["detail"][0]["loc"]  # type: ignore[index]
+    assert field in content(response)["detail"][0]["loc"]
 
 
 def _purge() -> None:
