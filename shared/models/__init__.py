@@ -10,6 +10,7 @@ from shared.models.base import METADATA
 from shared.models.deployments import (
     ARCHIVE,
     ARCHIVE_CHUNK,
+    COMPONENT_BUNDLE,
     DEPLOYMENT,
     GRAPH,
     LOG_LINE,

@@ -181,6 +181,18 @@ GRAPH = Table(
 )
 
 
+# A file of a revision's components of generative UI, compressed with gzip.
+COMPONENT_BUNDLE = Table(
+    "component_bundle",
+    METADATA,
+    column("revision_id", Uuid, ForeignKey("revision.id", ondelete="CASCADE"), primary_key=True),
+    column("name", Text, primary_key=True),  # of the set
+    column("kind", Text, primary_key=True),  # "js" or "css"
+    column("digest", Text),  # the file's name in addresses
+    column("content", LargeBinary),
+)
+
+
 # A line of a revision's build log or of its deployment's log.
 LOG_LINE = Table(
     "log_line",

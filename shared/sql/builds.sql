@@ -65,3 +65,12 @@ SELECT d.id, d.name, (
     SELECT min(p.name) FROM preview p
     WHERE p.revision_id = r.id AND r.id IS DISTINCT FROM d.active_revision_id) AS preview
 FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = :id
+
+-- name: components
+-- The bundles of the newest deployed revision with a build.
+SELECT name, kind, content FROM component_bundle
+WHERE revision_id = (
+    SELECT r.id FROM revision r
+    WHERE r.deployment_id = :deployment_id AND coalesce(r.build_id, r.id) = :build_id AND r.status = 'DEPLOYED'
+        AND EXISTS (SELECT FROM component_bundle b WHERE b.revision_id = r.id)
+    ORDER BY r.number DESC LIMIT 1)

@@ -127,3 +127,18 @@ DELETE FROM archive WHERE digest IN (
       AND NOT EXISTS (SELECT FROM upload WHERE digest = a.digest AND expires_at > now())
     LIMIT :limit)
   AND created_at < now() - make_interval(secs => :kept_seconds)  -- checked again: an upload may have renewed the row
+
+-- name: components
+-- The files of a set of components. The set has the name itself, or that of an assistant's graph.
+SELECT name, kind, digest FROM component_bundle
+WHERE revision_id = :revision_id AND name = coalesce((
+    SELECT v.graph_id FROM assistant a
+    JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
+        AND v.version = a.version
+    WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id), :name)
+
+-- name: component_bundle
+-- A file of any revision of the deployments with this address. Those of several organizations have the same content.
+SELECT b.content FROM deployment d JOIN revision r ON r.deployment_id = d.id JOIN component_bundle b ON b.revision_id = r.id
+WHERE d.name IN (:name, :previewed) AND d.deleted_at IS NULL
+    AND b.name = :set_name AND b.kind = :kind AND b.digest = :digest LIMIT 1

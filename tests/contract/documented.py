@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,5 +134,7 @@ def deployment_records(api: Api) -> dict[str, str]:
         "operation_id": str(make.bulk_operation(api.deployment)),
         "checkpoint_id": checkpoint_id,
         "namespace": "child",
+        "component_set": make.components(api.deployment),
+        "file": f"{hashlib.sha256(b'').hexdigest()[:32]}.js",
         "question_id": str(make.question(api.deployment)),
     }

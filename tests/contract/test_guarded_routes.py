@@ -34,7 +34,10 @@ from tests.support.routes import (
 from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
 from web.gate import limits
 
-ASK_NOBODY = {("DELETE", f"{MOUNT}/mcp")}  # there are no sessions to delete
+ASK_NOBODY = {
+    ("DELETE", f"{MOUNT}/mcp"),  # there are no sessions to delete
+    ("POST", f"{MOUNT}/ui/<component_set>"),  # for every user
+}
 A2A = f"{MOUNT}/a2a/<assistant_id>"
 SOCKET = ("GET", EVENTS)
 # These differ between another user's thread and a missing one, because a client may wait for a missing thread.
@@ -67,6 +70,7 @@ def anns(ann: Api, played: PlayedAuth) -> Ids:
         "operation_id": str(make.bulk_operation(deployment)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
+        "component_set": "agent",
         "question_id": str(make.question(deployment, thread_id, run_id=run_id)),
     }
     assert (

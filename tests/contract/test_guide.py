@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from web.ops import static_files
+from web.http import static_files
 
 SCRIPT = "document.title = 'Guide'"
 

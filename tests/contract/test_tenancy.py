@@ -104,6 +104,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "replay_id": str(make.replay(deployment)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
+        "component_set": "agent",
         "question_id": str(question_id),
         "link_id": str(make.question_link(question_id)),
         "organization_id": str(organization_id),

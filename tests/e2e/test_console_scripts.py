@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.javascript import outcomes
-from web.ops.static_files import STATIC, without_comments
+from web.http.static_files import STATIC, without_comments
 
 
 def test_scripts_mean_the_same_without_their_comments(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from uuid_utils.compat import uuid7
 
 from shared import assistants
 from shared.audit import Actor
+from shared.deployments import components as component_bundles
+from shared.deployments.components import Bundle
 from shared.deployments.deployments import DeploymentRef, resolve
 from shared.inbox import links
 from shared.infra import encryption
@@ -119,6 +121,18 @@ def revision(
 def preview(deployment_id: UUID, revision_id: UUID | None, name: str = "pr-1") -> str:
     """Insert a preview that shows this revision. Returns its name."""
     _insert(PREVIEW, deployment_id=deployment_id, name=name, revision_id=revision_id)
+    return name
+
+
+def components(deployment: DeploymentRef, script: str = "", styles: str | None = None) -> str:
+    """Store the bundles of a set of components of the serving revision. Returns the set's name."""
+    revision_id, name = deployment.active_revision_id, "agent"
+    assert revision_id is not None
+    bundles = [Bundle(name, "js", script.encode())]
+    if styles is not None:
+        bundles.append(Bundle(name, "css", styles.encode()))
+    with connection() as conn:
+        component_bundles.store(conn, revision_id, bundles)
     return name
 
 

@@ -163,6 +163,8 @@ CALLS: dict[Route, Call] = {
     ("PATCH", "/d/<deployment>/assistants/<assistant_id>"): Call("run"),
     ("DELETE", "/d/<deployment>/assistants/<assistant_id>"): Call("run"),
     ("POST", "/d/<deployment>/assistants/search"): Call("read"),
+    ("POST", "/d/<deployment>/ui/<component_set>"): Call("read", body={"name": "weather"}),
+    ("GET", "/d/<deployment>/ui/<component_set>/<file>"): Call("open"),
     ("POST", "/d/<deployment>/assistants/count"): Call("read"),
     ("POST", "/d/<deployment>/assistants/<assistant_id>/versions"): Call("read"),
     ("POST", "/d/<deployment>/assistants/<assistant_id>/latest"): Call("run", body={"version": 1}),

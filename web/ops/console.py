@@ -20,7 +20,8 @@ from urllib.parse import quote, urlencode
 from flask import Response, request
 
 from web.gate.context import address, settings
-from web.ops import guide, static_files
+from web.http import static_files
+from web.ops import guide
 from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("console")

@@ -24,7 +24,7 @@ import orjson
 from flask import Response
 
 from web.gate.context import address, credentials
-from web.ops import static_files
+from web.http import static_files
 from web.ops.api_document import document_for_request
 from web.schemas.operations import RouteGroup
 

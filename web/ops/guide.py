@@ -14,7 +14,7 @@ from hashlib import sha256
 from flask import Response
 
 from shared.errors import NotFound
-from web.ops import static_files
+from web.http import static_files
 from web.schemas.operations import RouteGroup
 
 bp = RouteGroup("guide")

@@ -33,6 +33,7 @@ Section = Literal[
     "Store",
     "Protocol v2",
     "MCP and A2A",
+    "Generative UI",
     "Deployments",
     "Revisions",
     "Replays",

@@ -20,7 +20,8 @@ from greenlet import greenlet
 from sqlalchemy import Connection
 
 from shared import store_vectors
-from shared.deployments import revision_events, revisions, secrets
+from shared.deployments import components, revision_events, revisions, secrets
+from shared.deployments.components import Bundle
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
 from shared.figures import folding
@@ -35,6 +36,7 @@ from workers.builder.build_log import BuildLog
 from workers.builder.config.fields import refused
 from workers.builder.environments import Environment
 from workers.builder.inspection import Inspected
+from workers.builder.node import components as node_components
 from workers.builder.node.resolved import NO_COMMANDS
 from workers.builder.publish import Configs
 from workers.celery_app import PASS_ON_SECONDS
@@ -205,13 +207,14 @@ class _Build:
                 )
         configs = publish.assistant_configs({**environment.manifest.env, **self._variables})
         inspected = self._inspect(environment)
+        bundles = self._bundle(environment)
         if claimed.status == RevisionStatus.BUILDING:
             self._keep(environment, inspected, configs)
             self._advance(RevisionStatus.AWAITING_DEPLOY)
             self._advance(RevisionStatus.DEPLOYING)
         else:
             self._prepare()
-        self._switch(inspected, configs)
+        self._switch(inspected, configs, bundles)
 
     def _fetch(self) -> None:
         """Fetch the source of a revision that has no archive yet. Later attempts and runners use the archive."""
@@ -294,6 +297,17 @@ class _Build:
             self._settings, claimed.revision_id, environment, self._variables, self.log.write
         )
 
+    def _bundle(self, environment: Environment) -> list[Bundle]:
+        """Return the bundles of the project's components, those of an earlier revision with the same build if there are any."""
+        claimed = self._claimed
+        if environment.manifest.components is None:
+            return []
+        with connection() as conn:
+            earlier = components.of_build(conn, claimed.deployment_id, claimed.build_id)
+        return earlier or node_components.bundle(
+            self._settings, claimed.deployment_id, environment, self._variables, self.log.write
+        )
+
     def _keep(self, environment: Environment, inspected: Inspected, configs: Configs) -> None:
         """Store the resolved requirements and the manifest, from which any machine creates the same environment."""
         with connection() as conn:
@@ -323,14 +337,15 @@ class _Build:
             revisions.advance(conn, self._claimed, status)
         self.log.add_status(status)
 
-    def _switch(self, inspected: Inspected, configs: Configs) -> None:
-        """Make this revision serve. One transaction stores its end, graphs, user code, assistants and log."""
+    def _switch(self, inspected: Inspected, configs: Configs, bundles: list[Bundle]) -> None:
+        """Make this revision serve. One transaction stores its end, graphs, user code, components, assistants and log."""
         claimed = self._claimed
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             revisions.keep_user_code(conn, claimed, inspected.user_code)
             transitions = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
+            components.store(conn, claimed.revision_id, bundles)
             self._count(conn, RevisionStatus.DEPLOYED)
             name = publish.publish(conn, claimed, inspected.graphs, configs)
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")

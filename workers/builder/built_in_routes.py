@@ -72,6 +72,7 @@ GET /threads/{}/timeline
 POST /threads/count
 POST /threads/prune
 POST /threads/search
+POST /ui/{}
 POST /webhooks/{}/retry
 POST /webhooks/search
 """

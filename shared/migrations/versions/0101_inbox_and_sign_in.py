@@ -1,4 +1,4 @@
-"""Add questions to people, the times of a run's nodes and calls, the audit log, people who sign in, and replays."""
+"""Add the inbox, the times of nodes and calls, the audit log, people who sign in, replays and generative UI."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ PLAIN = {
     "question_link.token_hash",
     "upload.token_hash",
     "archive_chunk.data",
+    "component_bundle.content",
     "checkpoint.data",
     "checkpoint_blob.data",
     "checkpoint_write.data",

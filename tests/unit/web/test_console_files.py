@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.javascript import JS, NODE, environment
-from web.ops import static_files
-from web.ops.static_files import STATIC
+from web.http import static_files
+from web.http.static_files import STATIC
 
 CONSOLE, VENDOR = STATIC / "console", STATIC / "vendor"
 LOCK = STATIC.parent / "vendoring" / "package-lock.json"

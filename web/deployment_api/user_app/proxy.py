@@ -51,7 +51,7 @@ NOT_FOR_WORKERS = (
 
 def serve() -> Response:
     """Answer a request for a route of the app. The gate has authenticated the caller if the route needs it."""
-    _refuse_script_of_console()
+    refuse_script_of_console()
     take_slot()
     if address().is_websocket:
         return sockets.answer_socket()
@@ -60,7 +60,7 @@ def serve() -> Response:
         return _Request(resources).response()
 
 
-def _refuse_script_of_console() -> None:
+def refuse_script_of_console() -> None:
     """Raise Forbidden if the browser would run the app's answer with the origin of the console.
 
     The app's own pages are not affected: their sandbox gives them another origin, so their requests are cross-site.

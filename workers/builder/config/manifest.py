@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,15 @@ from workers.builder.config.schema import Graphs, LanggraphJson, names_file
 from workers.builder.workspaces import SourceTree
 
 DEFAULT_PATH = "langgraph.json"
+
+
+@dataclass(frozen=True)
+class Components:
+    """Sets of components of generative UI, and the project whose packages they import."""
+
+    sets: Mapping[str, PurePosixPath]  # name → script
+    shared: tuple[str, ...]  # packages that the page provides
+    node: NodeProject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,7 @@ class Manifest:
     python_version: str | None = None
     index: PipConfig | None = None
     node: NodeProject | None = None  # of a JavaScript project, in place of everything about Python packages
+    components: Components | None = None  # of generative UI
     notes: tuple[str, ...] = ()  # keys that are handled differently here or not needed
     warnings: tuple[str, ...] = ()
 
@@ -74,6 +85,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         installed = dependencies.read(tree, loaded["dependencies"])
     else:
         installed = Dependencies(packages=locked.packages)
+    components = _components(tree, whole, loaded, node)
     remarks = [*fields.remarks(schema, config), *_replacements(config)]
     return Manifest(
         directory=tree.directory,
@@ -84,10 +96,11 @@ def read(root: Path, config_path: str | None) -> Manifest:
         import_paths=installed.import_paths,
         index=dependencies.read_index(tree, loaded["pip_config_file"]),
         node=node,
+        components=components,
         notes=(*(text for level, text in remarks if level == "INFO"), *notes),
         warnings=(
             *(text for level, text in remarks if level == "WARNING"),
-            *(node.warnings if node is not None else ()),
+            *(node.warnings if node is not None else () if components is None else components.node.warnings),
         ),
         **{
             key: loaded[key]
@@ -105,6 +118,26 @@ def read(root: Path, config_path: str | None) -> Manifest:
             )
         },
     )
+
+
+def _components(
+    tree: SourceTree, config: Mapping[str, Any], loaded: Mapping[str, Any], node: NodeProject | None
+) -> Components | None:
+    """Return the components of generative UI; None if there are none. Raises BuildFailed.
+
+    A Python project needs a `package.json` for them, in the folder that holds all of their scripts or above it.
+    """
+    if not loaded["ui"] or loaded["http"].get("disable_ui"):
+        return None
+    sets: dict[str, PurePosixPath] = {}
+    for name, entry in loaded["ui"].items():
+        sets[name] = tree.inside(entry, f"ui.{name}:")
+        if not tree.is_file(sets[name]):
+            raise refused(f"ui.{name}: the file {entry!r} is not in the archive")
+    if node is None:
+        folder = PurePosixPath(os.path.commonpath([path.parent for path in sets.values()]))
+        node = javascript.read(SourceTree(tree.root, folder), config)
+    return Components(sets, tuple(loaded["ui_config"].get("shared", ())), node)
 
 
 def _check_webhook(url: str, rules: Mapping[str, Any]) -> None:

@@ -40,6 +40,8 @@ Graphs = Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attrib
 
 MAX_ID_LENGTH = 255
 SEPARATORS = ("/", "\\", "..")
+MAX_COMPONENT_SETS = 50
+PACKAGE_NAME = re.compile(r"[@A-Za-z0-9._~/-]{1,214}")
 # Control, format (including marks that change the text direction), surrogate, line and paragraph separators.
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -121,6 +123,38 @@ def _is_uuid(text: str) -> bool:
 
 def names_file(module: str) -> bool:
     return "/" in module or "\\" in module
+
+
+class ComponentPaths(Value):
+    """Names of sets of components, each with the script that exports the set by default. The names stand in addresses."""
+
+    def __init__(self) -> None:
+        error = 'must be an object of name → "./ui.tsx"'
+        super().__init__(error, lambda value: isinstance(value, dict), load_default=dict)
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> dict[str, str]:
+        sets = super()._deserialize(value, *args, **kwargs)
+        if len(sets) > MAX_COMPONENT_SETS:
+            raise ValidationError(f"must hold at most {MAX_COMPONENT_SETS} names")
+        for name, path in sets.items():
+            if reason := _why_not(name):
+                raise ValidationError(f"{name[:MAX_ID_LENGTH]!a} cannot be the name of components: {reason}")
+            if not isinstance(path, str) or not path.endswith(
+                (*project_rules.SCRIPTS, *project_rules.COMPONENTS)
+            ):
+                raise ValidationError({name: 'must be a script, such as "./ui.tsx"'})
+        return sets
+
+
+class UiConfig(Section):
+    """How the components of `ui` are bundled."""
+
+    shared = fields.array(
+        "must be an array of at most 100 names of packages",
+        lambda entry: is_text(entry, PACKAGE_NAME),
+        most=100,
+        load_default=list,
+    )
 
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
@@ -542,8 +576,8 @@ class LanggraphJson(Section):
     json_schema = Value(data_key="$schema", remark=IGNORED)
     dockerfile_lines = Value(remark=NOT_DONE)
     base_image = Value(remark=NOT_DONE)
-    ui = Value(remark=NOT_DONE)
-    ui_config = Value(remark=NOT_DONE)
+    ui = ComponentPaths()
+    ui_config = Nested(UiConfig, load_default=dict)
     priority = Value(
         'must be an object with a "path" of the form "./file.py:attribute"', _is_priority, remark=NOT_DONE
     )
