@@ -300,3 +300,39 @@ def test_a_package_file_that_cannot_be_used_is_refused(read: Read, root: Path) -
     assert node_of(read).manager == "npm"
     (root / "package.json").unlink()
     refuse(read, "^package.json is missing$", **EMPTY)
+
+
+def test_components_are_installed_with_the_project_or_beside_the_scripts_of_a_python_project(
+    root: Path, read: Read
+) -> None:
+    found = read(**EMPTY, ui={"agent": "./src/view.tsx"}, ui_config={"shared": ["@acme/theme"]}).components
+    assert found is not None
+    assert (found.sets, found.shared) == ({"agent": PurePosixPath("src/view.tsx")}, ("@acme/theme",))
+    assert found.node.root == PurePosixPath(".")
+
+    write(root, "pages/package.json")
+    write(root, "pages/package-lock.json")
+    (root / "pages" / "cards").mkdir()
+    (root / "pages" / "cards" / "index.tsx").touch()
+    found = read(ui={"agent": "./pages/cards/index.tsx"}).components
+    assert found is not None
+    assert found.node.root == PurePosixPath("pages")
+
+    assert read(**EMPTY).components is None
+    assert read(**EMPTY, ui={"agent": "./src/view.tsx"}, http={"disable_ui": True}).components is None
+
+
+def test_components_that_cannot_be_bundled_are_refused(root: Path, read: Read) -> None:
+    refuse(read, "^ui: must be an object of name", **EMPTY, ui=["./src/view.tsx"])
+    refuse(read, "^ui.agent: must be a script", **EMPTY, ui={"agent": "./src/view.py"})
+    refuse(
+        read, "^ui.agent: the file './gone.tsx' is not in the archive", **EMPTY, ui={"agent": "./gone.tsx"}
+    )
+    for path in ("../view.tsx", "./src/../../view.tsx"):
+        refuse(read, f"^ui.agent: '{path}' leads outside the archive", **EMPTY, ui={"agent": path})
+    refuse(read, "^ui.agent: '/view.tsx' must be a relative path", **EMPTY, ui={"agent": "/view.tsx"})
+    for name in ("a/b", "..", ""):
+        refuse(read, "^ui: .* cannot be the name of components", **EMPTY, ui={name: "./src/view.tsx"})
+    refuse(read, "^ui_config.shared: must be an array", **EMPTY, ui_config={"shared": ["a b"]})
+    (root / "package.json").unlink()
+    refuse(read, "^package.json is missing", ui={"agent": "./src/view.tsx"})

@@ -46,8 +46,6 @@ IGNORED = {
 LEFT_OUT = {
     "dockerfile_lines": ["RUN true"],
     "base_image": "example/base:1",
-    "ui": {"panel": "./panel.tsx"},
-    "ui_config": {"shared": []},
     "priority": {"path": "./agent.py:first"},
 }
 
