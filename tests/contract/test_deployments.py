@@ -84,6 +84,7 @@ def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
         "pool": "default",
         "limits": NO_LIMITS,
         "inbox": None,
+        "require_replay": False,
     }
     for mount in ("", "/api-host"):
         assert control.get(f"{mount}/v2/deployments/{made['id']}").json == made

@@ -48,6 +48,7 @@ def test_every_body_of_a_deployment_s_page_succeeds(api: Api) -> None:
             ids = {
                 "thread_id": thread_id,
                 "assistant_id": assistants.default_id("agent"),
+                "component_set": make.components(api.deployment),
                 "question_id": make.question(api.deployment, assistant_id=assistants.default_id("agent")),
             }
             response = api.call(

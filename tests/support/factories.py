@@ -241,10 +241,12 @@ def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
 
 
 def bulk_operation(deployment: DeploymentRef) -> UUID:
-    """Insert an operation that retries the deployment's failed runs. Returns its id."""
+    """Insert an operation that retried the deployment's failed runs and has ended. Returns its id."""
     with connection() as conn:
         selection = bulk.select(deployment.id, bulk.BulkAction.RETRY, {})
-        return bulk.create(conn, deployment.id, selection, by=Actor("aaaa", "ci"), rate=1)
+        operation_id = bulk.create(conn, deployment.id, selection, by=Actor("aaaa", "ci"), rate=1)
+        bulk.stop(conn, deployment.id, operation_id)
+    return operation_id
 
 
 def replay(deployment: DeploymentRef, **fields: Any) -> UUID:
