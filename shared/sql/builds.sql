@@ -29,7 +29,7 @@ ORDER BY number DESC LIMIT 10
 
 -- name: inspected
 -- The newest revisions with the same build whose code the same inspector has described.
-SELECT id, user_code, manifest -> 'http' AS http FROM revision
+SELECT id, user_code, manifest -> 'http' AS http, manifest ->> 'langgraph_version' AS langgraph_version FROM revision
 WHERE deployment_id = :deployment_id AND id <> :id AND coalesce(build_id, id) = :build_id
     AND status = 'DEPLOYED' AND manifest ->> 'inspector' = :inspector
 ORDER BY number DESC LIMIT 3

@@ -92,10 +92,24 @@ def test_a_stranger_learns_the_version_and_no_more(anonymous: FlaskClient) -> No
         assert anonymous.get(path).json == {
             "version": __version__,
             "langgraph_py_version": None,
+            "langgraph_js_version": None,
             "flags": dict.fromkeys(flags, True),
             "host": {"kind": "self-hosted"},
             "metadata": {"kind": "self-hosted"},
         }, path
+
+
+def test_a_javascript_deployment_has_the_version_of_its_own_library(
+    client: FlaskClient, chat: DeploymentRef
+) -> None:
+    manifest = {"language": "javascript", "langgraph_version": "1.4.13"}
+    change = text("UPDATE revision SET requirements = '{}', manifest = CAST(:manifest AS json)")
+    with postgres.connection() as conn:
+        conn.execute(change, {"manifest": postgres.dumps(manifest)})
+
+    info: Any = client.get("/d/chat/info").json
+
+    assert (info["langgraph_js_version"], info["langgraph_py_version"]) == ("1.4.13", None)
 
 
 def test_its_owner_learns_what_a_deployment_runs(client: FlaskClient, chat: DeploymentRef) -> None:

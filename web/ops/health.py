@@ -57,6 +57,7 @@ INFO = record(
     "Info",
     version=TEXT,
     langgraph_py_version=TEXT_OR_NULL,
+    langgraph_js_version=TEXT_OR_NULL,
     flags=mapped(BOOLEAN),
     host=OBJECT,
     metadata=OBJECT,
@@ -126,7 +127,7 @@ def get_info() -> Response:
     ids and the version of its graph library.
     """
     host: dict[str, Any] = {"kind": "self-hosted"}
-    library = None
+    libraries = dict.fromkeys(LIBRARIES.values())
     if _caller_if_known() is not None:
         with connection() as conn:
             host |= _isolation(fleet.weakest(conn))
@@ -139,9 +140,10 @@ def get_info() -> Response:
             "host_revision_id": serving.active_revision_id,
         }
         with connection() as conn:
-            requirements = conn.execute(REQUIREMENTS, {"id": serving.active_revision_id}).scalar()
-        library = _pinned(requirements, "langgraph")
-    return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=host, metadata=host)
+            row = conn.execute(LIBRARY, {"id": serving.active_revision_id}).one_or_none()
+        if row is not None:
+            libraries[LIBRARIES[row.language]] = row.version or _pinned(row.requirements, "langgraph")
+    return jsonify(version=__version__, **libraries, flags=FLAGS, host=host, metadata=host)
 
 
 def _isolation(weakest: fleet.Weakest) -> dict[str, Any]:
@@ -223,7 +225,12 @@ def _capacity(workers: Sequence[Row]) -> dict[str, int]:
     }
 
 
-REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
+# The fields of an answer for the version of the graph library, by the language of a revision.
+LIBRARIES = {"python": "langgraph_py_version", "javascript": "langgraph_js_version"}
+LIBRARY = text(
+    "SELECT requirements, coalesce(manifest ->> 'language', 'python') AS language,"
+    " manifest ->> 'langgraph_version' AS version FROM revision WHERE id = :id"
+)
 
 
 def _caller_if_known() -> Caller | None:

@@ -326,6 +326,7 @@ class _Build:
                     "inbox": dict(environment.manifest.inbox),
                     "replay": dict(environment.manifest.replay),
                     "http": dict(inspected.http),
+                    "langgraph_version": inspected.langgraph_version,
                     "configs": dict(configs),
                     "resolved_at": self._resolved_at,
                     "inspector": inspection.inspector(),

@@ -53,6 +53,7 @@ KNOWN_RESOURCES = frozenset({ANY, *ACTIONS})
 KNOWN_ACTIONS = frozenset({ANY}.union(*ACTIONS.values()))
 KINDS = ("http", "websocket", "mount")
 METHOD = re.compile(r"[A-Z]{1,20}")
+VERSION = re.compile(r"[0-9A-Za-z.+-]{1,50}")
 MAX_NAMES = 100
 MAX_NAME = 200
 MAX_ROUTES = 1000
@@ -82,6 +83,7 @@ class Inspected:
     graphs: Graphs
     user_code: Mapping[str, Any] | None = None  # the document that `shared.deployments.user_code` reads
     http: Mapping[str, Any] = field(default_factory=dict)  # `http` of langgraph.json, completed by the app
+    langgraph_version: str | None = None
 
 
 def inspect(
@@ -110,6 +112,7 @@ def inspect(
             describe_graphs(answer, environment.manifest.graphs),
             describe_user_code(answer, environment.manifest, write_line),
             effective_http(answer, environment.manifest),
+            langgraph_version(answer),
         )
     except HostUnusable as error:
         has_died = error.message == host.died  # before it could report a reason
@@ -213,6 +216,13 @@ def effective_http(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, A
         for name, value in app["cors"].items()
     }
     return {**manifest.http, "cors": fields.load(Cors(), options, "http.app: CORSMiddleware")}
+
+
+def langgraph_version(answer: Mapping[str, Any]) -> str | None:
+    """Return the version of LangGraph that the host has loaded; None if it is no version."""
+    versions = answer.get("versions")
+    version = versions.get("langgraph") if isinstance(versions, dict) else None
+    return version if isinstance(version, str) and VERSION.fullmatch(version) else None
 
 
 def _part(described: Mapping[str, Any], name: str, is_configured: bool) -> dict[str, Any] | None:
@@ -330,7 +340,7 @@ def earlier_inspection(
             continue
         if described := conn.execute(DESCRIPTIONS, {"id": row["id"]}).mappings().all():
             graphs = {graph["graph_id"]: {name: graph[name] for name in PARTS} for graph in described}
-            return Inspected(graphs, row["user_code"], row["http"] or {})
+            return Inspected(graphs, row["user_code"], row["http"] or {}, row["langgraph_version"])
     return None
 
 

@@ -160,6 +160,20 @@ def test_a_route_has_no_more_parts_than_the_service_reads_and_a_large_document_i
     assert log == ["http.app: its OpenAPI document is larger than 1024 KiB and is left out"]
 
 
+@pytest.mark.parametrize(
+    ("versions", "version"),
+    [
+        ({"langgraph": "1.4.13"}, "1.4.13"),
+        ({"langgraph": "1.0\0"}, None),
+        ({"langgraph": 1}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_the_version_of_langgraph_is_that_of_the_host_s_answer(versions: Any, version: str | None) -> None:
+    assert inspection.langgraph_version({"versions": versions}) == version
+
+
 def test_middleware_fails_the_build_unless_it_is_said_to_be_for_the_app_s_own_routes(log: Log) -> None:
     answer = app(middleware=["GZipMiddleware", "Guard"])
 
