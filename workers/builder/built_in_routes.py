@@ -8,7 +8,9 @@ from typing import Any
 WEBSOCKET = "WEBSOCKET"
 ONE, REST = "{}", "{*}"  # a parameter of one segment, and a parameter of all remaining segments
 
-# The routes of the web process, except public ones. A test compares them.
+# Public routes: an app's route in their place exposes nothing.
+PUBLIC = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/ui/{}/{}"})
+# The other routes of the web process. A test compares both.
 ROUTES = """
 GET /.well-known/agent-card.json
 GET POST /a2a/{}
@@ -82,6 +84,13 @@ def table() -> list[tuple[frozenset[str], str]]:
     """Return `(methods, path)` of each built-in route."""
     rows = (line.rpartition(" ") for line in ROUTES.strip().splitlines())
     return [(frozenset(methods.split()), path) for methods, _, path in rows]
+
+
+def may_match_below(prefix: str) -> bool:
+    """Whether a path of a built-in route may begin with this path. A path with a parameter first may."""
+    first = prefix.split("/")[1]
+    paths = PUBLIC.union(path for _, path in table())
+    return "{" in first or first in {path.split("/")[1] for path in paths}
 
 
 def covering(routes: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -197,7 +197,7 @@ def describe_user_code(
     except (InvalidDescription, orjson.JSONEncodeError) as error:
         raise BuildFailed(STEP, f"the authorization and the app could not be described: {error}") from error
     if app is not None:
-        _require_scope(described["app"], manifest.http)
+        app["routes"] += _scoped(described["app"]["middleware"], manifest.http)
         _warn_of_covered(app, manifest, write_line)
     return None if auth is None and app is None else document
 
@@ -261,7 +261,9 @@ def _app(part: Mapping[str, Any] | None, write_line: WriteLine) -> dict[str, Any
         raise InvalidDescription(f"its routes are no array of at most {MAX_ROUTES}")
     if not isinstance(openapi, dict | None):
         raise InvalidDescription("its OpenAPI document is no object")
-    _names(part, "middleware")
+    middleware = part.get("middleware")
+    if not isinstance(middleware, list) or len(middleware) > MAX_NAMES or not all(map(_is_pair, middleware)):
+        raise InvalidDescription("its middleware are no pairs of name and path")
     if not isinstance(part.get("cors"), dict | None):
         raise InvalidDescription("its CORS settings are no object")
     if openapi is not None and len(orjson.dumps(openapi)) > MAX_OPENAPI_BYTES:
@@ -300,19 +302,24 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_is_name, value))
 
 
-def _require_scope(part: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise BuildFailed if the app has middleware and the configuration does not limit it to the app's own routes.
+def _scoped(middleware: Sequence[Sequence[str]], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the paths below which the app has middleware of its own as routes, since middleware may answer requests.
 
-    The middleware cannot run for built-in routes. A guard that silently skips most requests is worse than a failed
+    Raises BuildFailed if middleware is for built-in routes, too, and the configuration does not limit it to the app's
+    own routes. It cannot run for built-in routes, and a guard that silently skips most requests is worse than a failed
     build.
     """
-    names = part["middleware"]
-    if names and "middleware_scope" not in config:
+    wide = [
+        name for name, path in middleware if "mount_prefix" in config or built_in_routes.may_match_below(path)
+    ]
+    if wide and "middleware_scope" not in config:
         raise refused(
-            f"http.app: its middleware ({', '.join(names)}) cannot stand around the built-in routes here, which are answered"
-            " without user code. If it is meant for the app's own routes alone, say so with"
+            f"http.app: its middleware ({', '.join(dict.fromkeys(wide))}) cannot stand around the built-in routes here, which"
+            " are answered without user code. If it is meant for the app's own routes alone, say so with"
             ' "http": {"middleware_scope": "custom_routes"}; what guards the built-in ones belongs into `auth`',
         )
+    paths = dict.fromkeys(path for _, path in middleware if not built_in_routes.may_match_below(path))
+    return [_route({"path": path, "methods": [], "kind": "mount"}) for path in paths]
 
 
 def _warn_of_covered(app: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) -> None:

@@ -230,14 +230,14 @@ def _first_schema(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any
 
 
 def describe_app(app: Any) -> dict[str, Any]:
-    """Return the app's routes in the order of matching, its OpenAPI document, its middleware and its CORS settings."""
+    """Return the app's routes in the order of matching, its OpenAPI document, its middleware with the path that it is for, and its CORS settings."""
     routes = getattr(app, "routes", None)
     used = list(getattr(app, "user_middleware", ()))
     cors = next((one for one in used if _is_cors(one)), None)
     return {
         "routes": [WHOLE] if routes is None else list(_describe_routes(routes)),
         "openapi": _openapi(app),
-        "middleware": [one.cls.__name__ for one in used if one is not cors],
+        "middleware": [[one.cls.__name__, "/"] for one in used if one is not cors],
         "cors": None if cors is None else _cors_settings(cors),
     }
 

@@ -132,7 +132,7 @@ INVALID: list[tuple[dict[str, Any], Manifest, str]] = [
     (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
     (app({**ROUTE, "methods": None}), with_app(), "a route's methods are not valid"),
     (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are not valid"),
-    (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
+    (app(middleware="GZip"), with_app(), "its middleware are no pairs of name and path"),
     (app(cors=[]), with_app(), "its CORS settings are no object"),
     (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
     (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
@@ -175,7 +175,7 @@ def test_the_version_of_langgraph_is_that_of_the_host_s_answer(versions: Any, ve
 
 
 def test_middleware_fails_the_build_unless_it_is_said_to_be_for_the_app_s_own_routes(log: Log) -> None:
-    answer = app(middleware=["GZipMiddleware", "Guard"])
+    answer = app(middleware=[["GZipMiddleware", "/"], ["Guard", "/"], ["Guard", "/threads"]])
 
     with pytest.raises(
         BuildFailed, match=r"^http.app: its middleware \(GZipMiddleware, Guard\) cannot"
@@ -184,8 +184,34 @@ def test_middleware_fails_the_build_unless_it_is_said_to_be_for_the_app_s_own_ro
 
     assert no.value.step == "configuration"
     assert '"middleware_scope": "custom_routes"' in no.value.message
-    assert inspection.describe_user_code(answer, with_app(middleware_scope="custom_routes"), log)
+    found = inspection.describe_user_code(answer, with_app(middleware_scope="custom_routes"), log)
+    assert found is not None
+    assert found["app"]["routes"] == [ROUTE]
     assert log == []
+
+
+def test_middleware_below_a_path_of_the_app_alone_is_accepted_and_may_answer(log: Log) -> None:
+    answer = app(middleware=[["guard", "/admin"], ["serveStatic", "/files/{name}"], ["logger", "/admin"]])
+
+    found = inspection.describe_user_code(answer, with_app(), log)
+
+    assert found is not None
+    assert found["app"]["routes"] == [
+        ROUTE, route("/admin", kind="mount"), route("/files/{name}", kind="mount")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/threads", "/ok", "/docs/more", "/ui", "/.well-known", "/{any}/admin"]
+)
+def test_middleware_below_a_path_of_built_in_routes_is_refused(path: str, log: Log) -> None:
+    with pytest.raises(BuildFailed, match=r"^http.app: its middleware \(guard\) cannot"):
+        inspection.describe_user_code(app(middleware=[["guard", path]]), with_app(), log)
+
+
+def test_middleware_below_a_path_is_refused_where_built_in_routes_have_a_prefix(log: Log) -> None:
+    with pytest.raises(BuildFailed, match=r"^http.app: its middleware \(guard\) cannot"):
+        inspection.describe_user_code(app(middleware=[["guard", "/api"]]), with_app(mount_prefix="/api"), log)
 
 
 def test_what_the_app_says_to_browsers_is_taken_over_unless_langgraph_json_does() -> None:

@@ -188,7 +188,7 @@ def test_middleware_is_named_and_the_settings_of_cors_are_read_off() -> None:
 
     found = describe_app(app)
 
-    assert found["middleware"] == ["BaseHTTPMiddleware"]
+    assert found["middleware"] == [["BaseHTTPMiddleware", "/"]]
     chosen = {"allow_origins": ["https://a.test"], "allow_credentials": True}
     assert found["cors"] == {**found["cors"], **chosen, "allow_methods": ["GET"], "max_age": 600}
     assert "app" not in found["cors"]
@@ -197,7 +197,7 @@ def test_middleware_is_named_and_the_settings_of_cors_are_read_off() -> None:
 
     derived = describe_app(Starlette(middleware=[Middleware(Guard)]))
 
-    assert (derived["middleware"], derived["cors"]) == (["Guard"], None)
+    assert (derived["middleware"], derived["cors"]) == ([["Guard", "/"]], None)
 
 
 def test_an_app_without_a_document_gets_one_of_its_routes() -> None:

@@ -145,7 +145,7 @@ def app_host(node_project: Path) -> Iterator[HostProcess]:
 def test_the_routes_of_an_app_are_described(node_project: Path) -> None:
     with node_host(node_project, GRAPHS, http={"app": "./members.ts:app"}, inspect=True) as host:
         app = host.ready["user_code"]["app"]
-        assert app["middleware"] == ["guard"]
+        assert app["middleware"] == [["guard", "/"]]
         assert app["routes"] == [
             {"path": "/words/{id}", "methods": ["GET"], "kind": "http"},
             {"path": "/echo", "methods": ["POST"], "kind": "http"},
@@ -175,7 +175,7 @@ def test_routes_of_hono_are_in_the_api_document(node_project: Path) -> None:
     with node_host(node_project, GRAPHS, http={"app": "./pages.ts:app"}, inspect=True) as host:
         app = host.ready["user_code"]["app"]
         paths = app["openapi"]["paths"]
-        assert app["middleware"] == ["logger"]
+        assert app["middleware"] == [["logger", "/private"]]
         assert {path: sorted(item) for path, item in paths.items()} == {
             "/words/{id}": ["get"],
             "/private/page": ["get", "post"],

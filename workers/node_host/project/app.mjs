@@ -18,6 +18,7 @@ const FAILED = { message: "the project's app failed" }; // the only detail that 
 const WHOLE = { path: "", methods: [], kind: "mount" };
 const COMPOSED = "__COMPOSED_HANDLER"; // Hono's name for the handler within a composed one
 const WITHOUT_BODY = new Set(["GET", "HEAD"]);
+const PLAIN_PREFIX = /^(?:\/[\w.~-]+|\/:\w+)+\/\*$/;
 const METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
 
 /** The project's app, and its requests in progress. */
@@ -41,14 +42,14 @@ class App {
     const mounting = mountingText(this.#app);
     const isMount = (route) => textOfHandler(route) === mounting;
     const isMiddleware = (route) => !isMount(route) && passesOn(route);
-    const middleware = routes.filter(isMiddleware).map(({ handler }) => handler?.name || "middleware");
+    const middleware = routes.filter(isMiddleware).map(({ handler, path }) => [handler?.name || "middleware", prefixOf(path)]);
     const described = uniqueRoutes(
       routes.filter((route) => !isMiddleware(route)).flatMap((route) => (isMount(route) ? mountOf(route) : routeOf(route))),
     );
     return {
       routes: described,
       openapi: this.#openApi(described),
-      middleware: [...new Set(middleware)],
+      middleware: [...new Map(middleware.map((pair) => [pair.join(" "), pair])).values()],
       cors: null,
     };
   }
@@ -153,6 +154,11 @@ function mountingText(app) {
 /** Return the source text of an entry's handler, within the function that a part with its own `onError` has around it. */
 function textOfHandler({ handler }) {
   return String(handler?.[COMPOSED] ?? handler).replace(/\s+/g, " ");
+}
+
+/** Return the path below which middleware runs: "/", which is everywhere, unless its pattern is plain. */
+function prefixOf(path) {
+  return PLAIN_PREFIX.test(path) ? braced(path.replace(/\/\*$/, "")) : "/";
 }
 
 /** Return the route of a mounted app. */

@@ -145,6 +145,9 @@ export function documentOf(returned) {
   if (typeof entries !== "object" || entries === null || isArray(entries)) {
     throw new WrongAnswer("authenticate returned no user");
   }
+  if (entries.identity === undefined || entries.identity === null) {
+    throw new WrongAnswer("authenticate returned no user: it must return a text, or an object with 'identity'");
+  }
   const identity = typeof entries.identity === "number" ? String(entries.identity) : entries.identity;
   if (typeof identity !== "string" || !identity || identity.includes("\0") || !identity.isWellFormed()) {
     throw new WrongAnswer("authenticate returned no user: its identity is no text that can be stored");
