@@ -54,7 +54,7 @@ def test_authenticate_answers_with_a_user_or_a_refusal(members: HostProcess) -> 
     }
     assert signed_in(members, "breaks") == {"failed": "authenticate raised TypeError"}
     assert signed_in(members, "reads") == {"failed": "authenticate raised TypeError"}
-    assert "no text that can be stored" in signed_in(members, "nobody")["failed"]
+    assert "an object with 'identity'" in signed_in(members, "nobody")["failed"]
 
 
 def test_the_most_specific_handler_decides(members: HostProcess) -> None:
