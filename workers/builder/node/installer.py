@@ -210,6 +210,8 @@ def _yarn4_variables(cache: Path) -> dict[str, str]:
         "YARN_ENABLE_TELEMETRY": "false",
         "YARN_IGNORE_PATH": "true",  # another release of yarn in the project
         "YARN_NODE_LINKER": "node-modules",
+        # Without threads for archives, each with memory of its own: a thousand packages would take more than a step may.
+        "YARN_TASK_POOL_MODE": "async",
     }
 
 
