@@ -73,6 +73,11 @@ DEPLOYMENT = Table(
         postgresql_where=text("deleted_at IS NULL AND agent_id IS NOT NULL"),
     ),
     Index("ix_deployment_replay_of", "replay_of", postgresql_where=text("replay_of IS NOT NULL")),
+    Index(
+        "ix_deployment_active_bench",
+        "id",
+        postgresql_where=text("replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL"),
+    ),
     Index("ix_deployment_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
 )
 

@@ -13,7 +13,7 @@ REPLAY = Table(
     column("id", Uuid, primary_key=True),
     deployment_key(),
     # the hidden deployment that its cases run at (shared/replays/benches.py)
-    column("bench_id", Uuid, ForeignKey("deployment.id", ondelete="SET NULL"), nullable=True),
+    column("bench_id", Uuid, ForeignKey("deployment.id", ondelete="CASCADE")),
     column("revision_id", Uuid),
     column("preview", Text, nullable=True),  # the name by which the revision was chosen
     column("criteria", JSONB),
@@ -32,6 +32,10 @@ REPLAY = Table(
     column("reason", Text, nullable=True),
     column("verdict", Text, nullable=True),
     column("summary", JSONB(none_as_null=True), nullable=True),
+    column("counts", JSONB(none_as_null=True), nullable=True),  # of its cases; NULL until it has ended
+    # used by the judged cases
+    column("used_tokens", Double, server_default="0"),
+    column("used_cost", Double, server_default="0"),
     column("created_by", JSONB(none_as_null=True), nullable=True),
     column("created_at", TIME, server_default=NOW),
     column("ended_at", TIME, nullable=True),
@@ -56,6 +60,12 @@ REPLAY_CASE = Table(
     column("comparison", JSONB(none_as_null=True), nullable=True),
     column("ended_at", TIME, nullable=True),
     Index("ix_replay_case_open", "replay_id", "position", postgresql_where=text("outcome IS NULL")),
+    Index(
+        "ix_replay_case_started",
+        "replay_id",
+        "position",
+        postgresql_where=text("outcome IS NULL AND case_run_id IS NOT NULL"),
+    ),
     Index(
         "ix_replay_case_run",
         "case_run_id",

@@ -37,6 +37,7 @@ _CHUNKS = (
     (statement("removal.threads"), THREADS_AT_ONCE),
     (statement("removal.log_lines"), LINES_AT_ONCE),
     (statement("removal.bulk_runs"), LINES_AT_ONCE),
+    (statement("removal.replay_cases"), ROWS_AT_ONCE),
     (statement("removal.assistants"), ROWS_AT_ONCE),
     (statement("removal.revisions"), ROWS_AT_ONCE),
 )

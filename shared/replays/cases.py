@@ -64,6 +64,7 @@ _COPY_CHECKPOINTS = statement("replays.copy_checkpoints")
 _ENDED = statement("replays.ended", original=_ORIGINAL)
 _RECORD_OUTCOME = statement("replays.record_outcome")
 _SKIP_OPEN = statement("replays.skip_open")
+_RETIRE_BENCH = statement("replays.retire_bench")
 _PROGRESS = statement("replays.progress")
 _FIGURES = statement("replays.figures")
 
@@ -451,9 +452,12 @@ def end(conn: Connection, replay: Row, status: Status, reason: str | None = None
 
 def stop_runs(conn: Connection, replay: Row) -> list[Displaced]:
     """Stop the live runs of an ended replay. Returns an empty list when no more can be stopped."""
-    if replay["bench_id"] is None:
-        return []
     return deletion.stop_runs(conn, replay["bench_id"], reason="the replay has ended")
+
+
+def retire_bench(conn: Connection, replay: Row) -> None:
+    """Exclude the bench of an ended replay from those that may have live runs, once it has none."""
+    _RETIRE_BENCH.count(conn, bench_id=replay["bench_id"])
 
 
 def keep_report(conn: Connection, case_run_id: UUID, report: str) -> None:

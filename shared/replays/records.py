@@ -39,7 +39,7 @@ from shared.records import (
 from shared.replays import benches
 from shared.replays.comparison import Outcome
 from shared.replays.summary import Verdict
-from shared.sql import statement
+from shared.sql import part, statement
 
 REMOVED_AT_ONCE = 20
 RECORDED, LIVE = "recorded", "live"
@@ -87,8 +87,6 @@ REPLAY = Record(
         "max_minutes": RecordField(AMOUNT_OR_NULL),
         "counts": RecordField(
             record("ReplayCounts", **dict.fromkeys(COUNTS, COUNT)),
-            COUNTS,
-            lambda row: {name: row[name] for name in COUNTS},
         ),
         "summary": RecordField({"description": "Null until the replay has ended", **OBJECT_OR_NULL}),
         "created_by": RecordField(or_null(record(key_id=TEXT, name=TEXT))),
@@ -101,7 +99,7 @@ REPLAY = Record(
         "bench": "b.name",
         "pool": "b.pool",
         "mount_prefix": "r.manifest #>> '{http,mount_prefix}'",
-        **{name: f"counted.{name}" for name in COUNTS},
+        "counts": "coalesce(p.counts, counted.counts)",
     },
     internal=["bench_id", "mount_prefix", "pool"],
 )
@@ -122,11 +120,12 @@ CASE = Record(
     },
 )
 
+_COUNTS = part("replays.counts")
 _CREATE = statement("replays.create")
 _FIND_REVISION = statement("replays.find_revision")
-_SEARCH = statement("replays.search", columns=REPLAY.select)
+_SEARCH = statement("replays.search", columns=REPLAY.select, counts=_COUNTS)
 _CASES = statement("replays.cases", columns=CASE.select)
-_FINISH = statement("replays.finish")
+_FINISH = statement("replays.finish", counts=_COUNTS)
 _OLD = statement("replays.old")
 _REMOVE = statement("replays.remove")
 
@@ -255,7 +254,7 @@ def finish(
 
 
 def remove(conn: Connection, replay_ids: Sequence[UUID]) -> list[UUID]:
-    """Delete replays, and hide their benches. Returns the benches, whose runs the caller stops."""
+    """Hide replays with their benches, whose rows upkeep removes. Returns the benches, whose runs the caller stops."""
     return [row["id"] for row in _REMOVE.rows(conn, ids=uuids(replay_ids))]
 
 

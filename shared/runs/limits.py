@@ -13,7 +13,7 @@ key. Runs of each depth are counted separately (`shared/runs/nesting.py`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -71,25 +71,26 @@ def claim_of_deployment(
     terms: Terms,
     *,
     most: int,
-    most_of_replays: int | None = None,
+    replay_slots: Callable[[int], int] = lambda most: most,
     served: Sequence[str] = (),
     depth: int = 0,
 ) -> list[tuple[Claimed, Stored]]:
     """Claim pending runs of one depth of a limited deployment, up to `most`, its limit and the limits of the keys.
 
-    Claims runs of a replay only while no other run of the pool waits that could start, up to `most_of_replays`. Raises UniqueViolation like `claims.claim`.
+    Claims runs of a replay only while no other run of the pool waits that could start, as many as
+    `replay_slots` allows of a number of them. Raises UniqueViolation like `claims.claim`.
     """
     with conn.transaction():
         deployment = query(conn, _LOCK_DEPLOYMENT, {"id": deployment_id}).fetchone()
         if deployment is None or deployment["max_concurrent_runs"] is None:
             return []  # deleted, or unlimited meanwhile: an ordinary claim finds its runs
         limit, is_bench = deployment["max_concurrent_runs"], deployment["is_bench"]
-        if is_bench:
-            most = most if most_of_replays is None else min(most, most_of_replays)
-        if most <= 0 or (is_bench and _ordinary_run_waits(conn, pool)):
+        if is_bench and _ordinary_run_waits(conn, pool):
             return []
         row = query(conn, _COUNT_RUNNING, {"id": deployment_id, "depth": depth}).fetchone()
         capacity = min(limit - (row["n"] if row else 0), most)
+        if is_bench:
+            capacity = replay_slots(capacity)
         if capacity <= 0:
             return []
         key_capacities = _lock_keys_within(conn, deployment_id, depth)

@@ -27,6 +27,7 @@ VIEWS = (
     "unblocked_run",
     "listed_deployment",
     "bench",
+    "active_bench",
     "pool_load",
     "limited_deployment",
     "limited_key",

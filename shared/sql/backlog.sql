@@ -54,7 +54,7 @@ GROUP BY l.depth ORDER BY l.depth DESC
 -- rounds, in which each other key starts at most n - 1 runs.
 WITH lane AS (
     SELECT * FROM waiting_lanes_of(:pool)
-    WHERE (deployment_id = :deployment_id OR deployment_id NOT IN (SELECT id FROM bench))
+    WHERE (deployment_id = :deployment_id OR deployment_id NOT IN (SELECT id FROM active_bench))
       AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
       AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
 ), same_key AS (

@@ -38,7 +38,7 @@ WHERE k.id IN (
 SELECT EXISTS (
     SELECT FROM waiting_lanes_of(:pool) lane
     LEFT JOIN limited_deployment d ON d.id = lane.deployment_id LEFT JOIN limited_key k ON k.id = lane.key_id
-    WHERE lane.deployment_id NOT IN (SELECT id FROM bench)
+    WHERE lane.deployment_id NOT IN (SELECT id FROM active_bench)
       AND (d.id IS NULL OR d.max_concurrent_runs
           > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running' AND e.depth = 0))
       AND (k.id IS NULL OR k.max_concurrent_runs

@@ -34,6 +34,11 @@ DELETE FROM bulk_run WHERE (operation_id, position) IN (
     SELECT r.operation_id, r.position FROM bulk_operation o JOIN bulk_run r ON r.operation_id = o.id
     WHERE o.deployment_id = :id LIMIT :limit)
 
+-- name: replay_cases
+DELETE FROM replay_case WHERE (replay_id, position) IN (
+    SELECT c.replay_id, c.position FROM replay p JOIN replay_case c ON c.replay_id = p.id
+    WHERE p.bench_id = :id LIMIT :limit)
+
 -- name: assistants
 DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN (
     SELECT assistant_id FROM assistant WHERE deployment_id = :id LIMIT :limit)

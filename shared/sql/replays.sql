@@ -26,23 +26,28 @@ WHERE d.id = :deployment_id AND r.id = coalesce(
 
 -- name: newest_verdict
 -- The newest replay of a revision that was judged, with the conditions that failed.
-SELECT id, verdict, ARRAY(
-    SELECT c.value ->> 'rule' FROM jsonb_array_elements(summary -> 'rules') c
+SELECT p.id, p.verdict, ARRAY(
+    SELECT c.value ->> 'rule' FROM jsonb_array_elements(p.summary -> 'rules') c
     WHERE c.value ->> 'failed' = 'true') AS failed
-FROM replay WHERE deployment_id = :deployment_id AND revision_id = :revision_id AND verdict IS NOT NULL
-ORDER BY id DESC LIMIT 1
+FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL
+WHERE p.deployment_id = :deployment_id AND p.revision_id = :revision_id AND p.verdict IS NOT NULL
+ORDER BY p.id DESC LIMIT 1
+
+-- part: counts
+-- The cases of a replay `p` by outcome. The counts of an ended replay are stored, and its cases are not read here.
+SELECT jsonb_build_object('total', count(*),
+    'waiting', count(*) FILTER (WHERE c.outcome IS NULL AND coalesce(s.status, 'pending') = 'pending'),
+    'running', count(*) FILTER (WHERE c.outcome IS NULL AND s.status <> 'pending'),
+    'same', count(*) FILTER (WHERE c.outcome = 'same'), 'changed', count(*) FILTER (WHERE c.outcome = 'changed'),
+    'diverged', count(*) FILTER (WHERE c.outcome = 'diverged'),
+    'failed', count(*) FILTER (WHERE c.outcome = 'failed'),
+    'skipped', count(*) FILTER (WHERE c.outcome = 'skipped')) AS counts
+FROM replay_case c LEFT JOIN run s ON c.outcome IS NULL AND s.run_id = c.case_run_id
+WHERE c.replay_id = p.id AND p.counts IS NULL
 
 -- name: search
-SELECT {columns} FROM replay p LEFT JOIN deployment b ON b.id = p.bench_id LEFT JOIN revision r ON r.id = p.revision_id
-CROSS JOIN LATERAL (
-    SELECT count(*) AS total,
-        count(*) FILTER (WHERE c.outcome IS NULL AND coalesce(s.status, 'pending') = 'pending') AS waiting,
-        count(*) FILTER (WHERE c.outcome IS NULL AND s.status <> 'pending') AS running,
-        count(*) FILTER (WHERE c.outcome = 'same') AS same, count(*) FILTER (WHERE c.outcome = 'changed') AS changed,
-        count(*) FILTER (WHERE c.outcome = 'diverged') AS diverged,
-        count(*) FILTER (WHERE c.outcome = 'failed') AS failed, count(*) FILTER (WHERE c.outcome = 'skipped') AS skipped
-    FROM replay_case c LEFT JOIN run s ON c.outcome IS NULL AND s.run_id = c.case_run_id
-    WHERE c.replay_id = p.id) AS counted
+SELECT {columns} FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL
+LEFT JOIN revision r ON r.id = p.revision_id CROSS JOIN LATERAL ({counts}) AS counted
 WHERE p.deployment_id = :deployment_id AND (CAST(:id AS uuid) IS NULL OR p.id = :id)
 ORDER BY p.id DESC LIMIT :limit OFFSET :offset
 
@@ -52,35 +57,42 @@ SELECT {columns} FROM replay_case WHERE replay_id = :replay_id
 ORDER BY position LIMIT :limit OFFSET :offset
 
 -- name: finish
-UPDATE replay SET status = :status, reason = :reason, verdict = :verdict, summary = CAST(:summary AS jsonb),
-    ended_at = now()
-WHERE id = :id AND ended_at IS NULL
+UPDATE replay p SET status = :status, reason = :reason, verdict = :verdict, summary = CAST(:summary AS jsonb),
+    counts = ({counts}), ended_at = now()
+WHERE p.id = :id AND p.ended_at IS NULL
 
 -- name: remove
--- Hides the bench, whose data upkeep removes as that of any deleted deployment, and deletes the replay.
+-- Ends replays, and hides them with their benches. Upkeep removes the rows as those of any deleted deployment: the cases
+-- in chunks, and the replay with its bench.
 WITH removed AS (
-    DELETE FROM replay WHERE id = ANY(:ids) RETURNING bench_id
+    UPDATE replay SET ended_at = coalesce(ended_at, now()),
+        status = CASE WHEN ended_at IS NULL THEN 'cancelled' ELSE status END
+    WHERE id = ANY(:ids) RETURNING bench_id
 )
 UPDATE deployment SET deleted_at = now(), updated_at = now(), status = 'AWAITING_DELETE'
 WHERE id IN (SELECT bench_id FROM removed) AND deleted_at IS NULL
 RETURNING id
 
 -- name: old
-SELECT id FROM replay WHERE ended_at < now() - make_interval(secs => :days * 86400) ORDER BY id LIMIT :limit
-FOR UPDATE SKIP LOCKED
+SELECT p.id FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL
+WHERE p.ended_at < now() - make_interval(secs => :days * 86400) ORDER BY p.id LIMIT :limit
+FOR UPDATE OF p SKIP LOCKED
 
 -- name: due
--- Replays that have not ended, and ended ones whose bench still has live runs.
-SELECT p.id FROM replay p JOIN deployment d ON d.id = p.deployment_id
-WHERE d.deleted_at IS NULL AND (p.ended_at IS NULL OR EXISTS (
-    SELECT FROM run r WHERE r.deployment_id = p.bench_id AND is_live(r.status)))
-ORDER BY p.id
+-- Replays that have not ended, and ended ones whose bench may have live runs.
+SELECT p.id FROM active_bench b JOIN replay p ON p.bench_id = b.id WHERE b.deleted_at IS NULL ORDER BY p.id
+
+-- name: retire_bench
+-- Removes the limit of the bench of an ended replay without live runs, so that it is no longer an active bench.
+UPDATE deployment b SET max_concurrent_runs = NULL
+WHERE b.id = :bench_id AND NOT EXISTS (SELECT FROM run r WHERE r.deployment_id = b.id AND is_live(r.status))
 
 -- name: open
 -- A replay for one step of its execution. No row if it is deleted.
 SELECT p.*, b.pool, r.manifest #>> '{replay,score}' IS NOT NULL AS has_scorer, r.status AS revision_status,
     p.ended_at IS NOT NULL AS has_ended, extract(epoch FROM now() - p.created_at) / 60 AS minutes
-FROM replay p LEFT JOIN deployment b ON b.id = p.bench_id LEFT JOIN revision r ON r.id = p.revision_id
+FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL
+LEFT JOIN revision r ON r.id = p.revision_id
 WHERE p.id = :id
 
 -- name: lock
@@ -226,18 +238,25 @@ WHERE p.id = :id AND c.outcome IS NULL AND c.case_run_id IS NOT NULL AND NOT is_
 ORDER BY c.position LIMIT :limit
 
 -- name: record_outcome
-UPDATE replay_case SET outcome = :outcome, reason = :reason, comparison = CAST(:comparison AS jsonb), ended_at = now()
-WHERE replay_id = :id AND position = :position AND outcome IS NULL
+-- Records the outcome of a case once, and adds what its run used to the replay, whose row is locked.
+WITH recorded AS (
+    UPDATE replay_case SET outcome = :outcome, reason = :reason, comparison = CAST(:comparison AS jsonb), ended_at = now()
+    WHERE replay_id = :id AND position = :position AND outcome IS NULL
+    RETURNING comparison
+)
+UPDATE replay SET
+    used_tokens = used_tokens + coalesce(CAST(recorded.comparison #>> '{tokens,replay}' AS float8), 0),
+    used_cost = used_cost + coalesce(CAST(recorded.comparison #>> '{cost,replay}' AS float8), 0)
+FROM recorded WHERE id = :id
 
 -- name: skip_open
 UPDATE replay_case SET outcome = 'skipped', reason = :reason, ended_at = now() WHERE replay_id = :id AND outcome IS NULL
 
 -- name: progress
--- The cases without an outcome, and what the replayed runs have used.
-SELECT count(*) FILTER (WHERE outcome IS NULL) AS open,
-    coalesce(sum(CAST(comparison #>> '{tokens,replay}' AS float8)), 0) AS tokens,
-    coalesce(sum(CAST(comparison #>> '{cost,replay}' AS float8)), 0) AS cost
-FROM replay_case WHERE replay_id = :id
+-- Whether cases have no outcome yet, and what the judged ones have used.
+SELECT EXISTS (SELECT FROM replay_case WHERE replay_id = p.id AND outcome IS NULL) AS open, used_tokens AS tokens,
+    used_cost AS cost
+FROM replay p WHERE id = :id
 
 -- name: figures
 -- The part of each comparison that the summary reads.

@@ -52,10 +52,15 @@ SELECT * FROM deployment WHERE replay_of IS NULL;
 CREATE VIEW bench AS
 SELECT id, replay_of, pool FROM deployment WHERE replay_of IS NOT NULL;
 
+-- install: active_bench
+-- The benches whose replay has not ended or has live runs. The bench of any other replay has no limit (replays.retire_bench).
+CREATE VIEW active_bench AS
+SELECT id, deleted_at FROM deployment WHERE replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL;
+
 -- install: pool_load
 -- The runs that are the load of their pools. Waiting cases of replays are not: they use capacity that is left.
 CREATE VIEW pool_load AS
-SELECT * FROM run WHERE status = 'running' OR deployment_id NOT IN (SELECT id FROM bench);
+SELECT * FROM run WHERE status = 'running' OR deployment_id NOT IN (SELECT id FROM active_bench);
 
 -- install: limited_deployment
 CREATE VIEW limited_deployment AS

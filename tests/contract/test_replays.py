@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -63,10 +64,10 @@ def step(settings: Settings, replay: dict[str, Any], times: int = 1) -> None:
         Turn(UUID(replay["id"]), settings).step()
 
 
-def claim(replay: dict[str, Any], most: int = 10, *, most_of_replays: int | None = None) -> list[Claimed]:
+def claim(replay: dict[str, Any], most: int = 10, *, slots: int = 10) -> list[Claimed]:
     with driver() as conn:
         claimed = limits.claim_of_deployment(
-            conn, bench_of(replay), "default", TERMS, most=most, most_of_replays=most_of_replays
+            conn, bench_of(replay), "default", TERMS, most=most, replay_slots=partial(min, slots)
         )
     return [run for run, _ in claimed]
 
@@ -192,13 +193,12 @@ def test_an_ordinary_run_is_claimed_first_and_replays_use_part_of_the_slots(
     execute("UPDATE deployment SET max_concurrent_runs = 1 WHERE id = :id", id=api.deployment.id)
     assert claim(replay) == []
     make.run(api.deployment, status=RunStatus.RUNNING)
-    assert (
-        len(claim(replay, most_of_replays=1)) == 1
-    )  # the ordinary run could not start: its deployment is at the limit
+    # The ordinary run cannot start: its deployment is at the limit.
+    assert len(claim(replay, slots=1)) == 1
     execute("UPDATE deployment SET max_concurrent_runs = NULL WHERE id = :id", id=api.deployment.id)
     assert claim(replay) == []
     execute("UPDATE run SET status = 'success' WHERE run_id = :id", id=waiting["run_id"])
-    assert claim(replay, most_of_replays=0) == []
+    assert claim(replay, slots=0) == []
     assert len(claim(replay)) == 2
 
 
@@ -293,6 +293,46 @@ def test_a_deleted_replay_leaves_nothing(
     assert scalar("SELECT count(*) FROM deployment WHERE id = :id", id=bench_id) == 0
     assert column("SELECT DISTINCT replay_id FROM replay_case") == []
     assert [one["id"] for one in content(control.get(replays))["resources"]] == [kept["id"]]
+
+
+def test_the_cases_of_a_deleted_replay_are_removed_in_chunks(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay)
+    execute(
+        "INSERT INTO replay_case (replay_id, position, run_id, thread_id)"
+        " SELECT replay_id, n, run_id, thread_id FROM replay_case, generate_series(2, 500) AS n"
+    )
+    assert control.call("DELETE", f"{replays}/{replay['id']}").status_code == 204
+    with connection() as conn:
+        assert cases.due(conn) == []
+        deletion.purge(conn)
+    assert scalar("SELECT count(*) FROM replay_case") == 500 - deletion.ROWS_AT_ONCE
+    _purge()
+    for table in ("replay", "replay_case"):
+        assert scalar(f"SELECT count(*) FROM {table}") == 0
+
+
+def test_an_ended_replay_costs_nothing_in_claims_and_lists(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    (run,) = claim(replay)
+    assert control.post(f"{replays}/{replay['id']}/cancel").status_code == 200
+    step(settings, replay)
+    assert column("SELECT id FROM active_bench") == [bench_of(replay)]  # its run has not ended
+    end(run, {}, RunStatus.INTERRUPTED)
+    step(settings, replay)
+    with connection() as conn:
+        assert cases.due(conn) == []
+    assert column("SELECT id FROM active_bench") == column("SELECT id FROM limited_deployment") == []
+    execute("UPDATE replay_case SET outcome = 'same'")  # a list does not count cases of ended replays
+    (listed,) = content(control.get(replays))["resources"]
+    assert (listed["counts"]["total"], listed["counts"]["skipped"], listed["counts"]["same"]) == (1, 1, 0)
 
 
 def test_the_deletion_of_the_deployment_removes_replays_and_benches(

@@ -62,17 +62,24 @@ class Slots:
     def free_at_each_depth(self) -> int:
         return min(self.free(depth) for depth in range(nesting.MAX_DEPTH + 1))
 
-    def claimed_within_replays(self, claim: Callable[[int], ClaimedRuns]) -> ClaimedRuns:
-        """Claim runs with the number of slots that replays may use. These slots are reserved meanwhile.
+    def claimed_within_replays(self, claim: Callable[[Callable[[int], int]], ClaimedRuns]) -> ClaimedRuns:
+        """Claim runs with a function that reserves slots of replays. It returns how many of a number replays may use.
 
         A claimed run of a replay keeps its slot until `release`.
         """
-        most, self._free_for_replays = self._free_for_replays, 0
+        reserved = 0
+
+        def reserve(most: int) -> int:
+            nonlocal reserved
+            reserved = max(min(most, self._free_for_replays), 0)
+            self._free_for_replays -= reserved
+            return reserved
+
         claimed: ClaimedRuns = []
         try:
-            claimed = claim(most)
+            claimed = claim(reserve)
         finally:
-            self._free_for_replays += most - sum(run.is_replay for run, _ in claimed)
+            self._free_for_replays += reserved - sum(run.is_replay for run, _ in claimed)
         return claimed
 
     def busy(self, depth: int) -> int:
@@ -249,14 +256,14 @@ class Claims:
             )
         served = list(self._served)
         return self.slots.claimed_within_replays(
-            lambda most_of_replays: self._claim_fairly(
+            lambda replay_slots: self._claim_fairly(
                 lambda conn: limits.claim_of_deployment(
                     conn,
                     queue,
                     self._pool,
                     self._terms,
                     most=most,
-                    most_of_replays=most_of_replays,
+                    replay_slots=replay_slots,
                     served=served,
                     depth=depth,
                 )

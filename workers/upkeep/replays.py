@@ -96,7 +96,7 @@ class Turn:
         if replay["has_ended"]:
             self._stop_runs(replay)
             return None
-        if replay["bench_id"] is None or replay["revision_status"] is None:
+        if replay["revision_status"] is None:
             self.end(Status.FAILED, "the revision of the replay was removed")
             return None
         if replay["status"] == Status.PREPARING:
@@ -170,6 +170,7 @@ class Turn:
     def _stop_runs(self, replay: Row) -> None:
         with connection() as conn:
             stopped = cases.stop_runs(conn, replay)
+            cases.retire_bench(conn, replay)
         self._publish(stopped)
 
     def _publish(self, stopped: Sequence[Displaced]) -> None:

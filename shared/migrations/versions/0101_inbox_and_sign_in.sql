@@ -111,7 +111,7 @@ CREATE INDEX ix_bulk_run_waiting ON bulk_run (operation_id, position) WHERE outc
 CREATE TABLE replay (
     id UUID NOT NULL,
     deployment_id UUID NOT NULL,
-    bench_id UUID,
+    bench_id UUID NOT NULL,
     revision_id UUID NOT NULL,
     preview TEXT,
     criteria JSONB NOT NULL,
@@ -130,12 +130,15 @@ CREATE TABLE replay (
     reason TEXT,
     verdict TEXT,
     summary JSONB,
+    counts JSONB,
+    used_tokens DOUBLE PRECISION DEFAULT 0 NOT NULL,
+    used_cost DOUBLE PRECISION DEFAULT 0 NOT NULL,
     created_by JSONB,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     ended_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_replay PRIMARY KEY (id),
     CONSTRAINT fk_replay_deployment_id FOREIGN KEY(deployment_id) REFERENCES deployment (id) ON DELETE CASCADE,
-    CONSTRAINT fk_replay_bench_id FOREIGN KEY(bench_id) REFERENCES deployment (id) ON DELETE SET NULL
+    CONSTRAINT fk_replay_bench_id FOREIGN KEY(bench_id) REFERENCES deployment (id) ON DELETE CASCADE
 );
 CREATE INDEX ix_replay_bench_id ON replay (bench_id);
 CREATE INDEX ix_replay_deployment_id ON replay (deployment_id, id);
@@ -157,6 +160,7 @@ CREATE TABLE replay_case (
     CONSTRAINT fk_replay_case_replay_id FOREIGN KEY(replay_id) REFERENCES replay (id) ON DELETE CASCADE
 );
 CREATE INDEX ix_replay_case_open ON replay_case (replay_id, position) WHERE outcome IS NULL;
+CREATE INDEX ix_replay_case_started ON replay_case (replay_id, position) WHERE outcome IS NULL AND case_run_id IS NOT NULL;
 CREATE INDEX ix_replay_case_run ON replay_case (case_run_id) WHERE case_run_id IS NOT NULL;
 
 CREATE TABLE account (
@@ -253,5 +257,6 @@ ALTER TABLE deployment ADD COLUMN IF NOT EXISTS require_replay BOOLEAN DEFAULT '
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS replay_of UUID
     CONSTRAINT fk_deployment_replay_of REFERENCES deployment (id) ON DELETE CASCADE;
 CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of IS NOT NULL;
+CREATE INDEX ix_deployment_active_bench ON deployment (id) WHERE replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL;
 ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
 ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;

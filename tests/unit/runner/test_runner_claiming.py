@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from tests.support import factories
 from tests.support.greened import within
 from tests.support.runner_bench import GRAPHS, Bench, bench, names
 from tests.support.waiting import until
+from workers.runner.claiming import ClaimedRuns, Slots
 
 
 @within(bench)
@@ -162,3 +164,50 @@ def test_nested_runs_of_a_limited_deployment_do_not_wait_for_those_that_call_the
         b.wait(run_id)
 
     assert b.status(first) == "running"
+
+
+def test_claims_at_the_same_time_share_the_slots_of_replays() -> None:
+    slots = Slots(8)
+    allowed: list[int] = []
+
+    def claim_of_another_bench(reserve: Callable[[int], int]) -> ClaimedRuns:
+        allowed.append(reserve(8))
+        return []
+
+    def claim(reserve: Callable[[int], int]) -> ClaimedRuns:
+        slots.claimed_within_replays(claim_of_another_bench)
+        allowed.append(reserve(3))
+        slots.claimed_within_replays(claim_of_another_bench)
+        return []
+
+    slots.claimed_within_replays(claim)
+    slots.claimed_within_replays(claim_of_another_bench)
+
+    assert allowed == [4, 3, 1, 4]
+
+
+@within(bench, runner_slots=4)
+def test_waiting_ordinary_runs_start_before_replays_which_use_half_of_the_slots(b: Bench) -> None:
+    replay = factories.deployment("replay", graphs=GRAPHS)
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE deployment SET replay_of = :of, max_concurrent_runs = 8 WHERE id = :id"),
+            {"of": b.deployment.id, "id": replay.id},
+        )
+    cases = [b.create("sleeps", {"seconds": 0.05}, deployment=replay) for _ in range(8)]
+    ordinary = [b.create("sleeps", {"seconds": 0.05}) for _ in range(12)]
+
+    b.runner.notify([*cases, *ordinary])
+
+    until(lambda: all(b.status(run_id) == "success" for run_id in [*cases, *ordinary]))
+    with connection() as conn:
+        row = conn.execute(
+            text("""
+            SELECT count(*) FILTER (WHERE c.started_at < (SELECT max(o.started_at) FROM run o
+                WHERE o.deployment_id = :ordinary)) AS too_early,
+                max((SELECT count(*) FROM run o WHERE o.deployment_id = :replay
+                     AND o.started_at <= c.started_at AND o.ended_at > c.started_at)) AS at_once
+            FROM run c WHERE c.deployment_id = :replay"""),
+            {"ordinary": b.deployment.id, "replay": replay.id},
+        ).one()
+    assert tuple(row) == (0, 2)
