@@ -60,6 +60,7 @@ REPLAY_CASE = Table(
     column("comparison", JSONB(none_as_null=True), nullable=True),
     column("ended_at", TIME, nullable=True),
     Index("ix_replay_case_open", "replay_id", "position", postgresql_where=text("outcome IS NULL")),
+    Index("ix_replay_case_outcome", "replay_id", "outcome", "position"),
     Index(
         "ix_replay_case_started",
         "replay_id",

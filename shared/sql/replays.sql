@@ -35,15 +35,17 @@ ORDER BY p.id DESC LIMIT 1
 
 -- part: counts
 -- The cases of a replay `p` by outcome. The counts of an ended replay are stored, and its cases are not read here.
-SELECT jsonb_build_object('total', count(*),
-    'waiting', count(*) FILTER (WHERE c.outcome IS NULL AND coalesce(s.status, 'pending') = 'pending'),
-    'running', count(*) FILTER (WHERE c.outcome IS NULL AND s.status <> 'pending'),
-    'same', count(*) FILTER (WHERE c.outcome = 'same'), 'changed', count(*) FILTER (WHERE c.outcome = 'changed'),
-    'diverged', count(*) FILTER (WHERE c.outcome = 'diverged'),
-    'failed', count(*) FILTER (WHERE c.outcome = 'failed'),
-    'skipped', count(*) FILTER (WHERE c.outcome = 'skipped')) AS counts
-FROM replay_case c LEFT JOIN run s ON c.outcome IS NULL AND s.run_id = c.case_run_id
-WHERE c.replay_id = p.id AND p.counts IS NULL
+SELECT jsonb_build_object('total', n.total, 'waiting', n.open - n.running, 'running', n.running, 'same', n.same,
+    'changed', n.changed, 'diverged', n.diverged, 'failed', n.failed, 'skipped', n.skipped) AS counts
+FROM (
+    SELECT count(*) AS total, count(*) FILTER (WHERE outcome IS NULL) AS open,
+        count(*) FILTER (WHERE outcome = 'same') AS same, count(*) FILTER (WHERE outcome = 'changed') AS changed,
+        count(*) FILTER (WHERE outcome = 'diverged') AS diverged, count(*) FILTER (WHERE outcome = 'failed') AS failed,
+        count(*) FILTER (WHERE outcome = 'skipped') AS skipped,
+        (SELECT count(*) FROM replay_case c JOIN run s ON s.run_id = c.case_run_id
+         WHERE c.replay_id = p.id AND c.outcome IS NULL AND c.case_run_id IS NOT NULL AND s.status <> 'pending'
+           AND p.counts IS NULL) AS running
+    FROM replay_case WHERE replay_id = p.id AND p.counts IS NULL) AS n
 
 -- name: search
 SELECT {columns} FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL

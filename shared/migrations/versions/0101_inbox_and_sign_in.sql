@@ -160,6 +160,7 @@ CREATE TABLE replay_case (
     CONSTRAINT fk_replay_case_replay_id FOREIGN KEY(replay_id) REFERENCES replay (id) ON DELETE CASCADE
 );
 CREATE INDEX ix_replay_case_open ON replay_case (replay_id, position) WHERE outcome IS NULL;
+CREATE INDEX ix_replay_case_outcome ON replay_case (replay_id, outcome, position);
 CREATE INDEX ix_replay_case_started ON replay_case (replay_id, position) WHERE outcome IS NULL AND case_run_id IS NOT NULL;
 CREATE INDEX ix_replay_case_run ON replay_case (case_run_id) WHERE case_run_id IS NOT NULL;
 
