@@ -114,12 +114,16 @@ class Execution(OptionGroup):
     tools: Annotated[
         Literal["recorded", "live"] | None,
         _execute(
-            "`recorded`, the default: a tool returns what it returned in the past run. `live`: it is executed."
+            "`recorded`, the default: a tool returns what it returned in the past run. `live`: it is executed, if"
+            " langgraph.json permits it."
         ),
     ] = None
     live_tool: Annotated[
         list[str] | None,
-        _execute("Tool that is executed if a call is not recorded; repeat it for several.", "NAME"),
+        _execute(
+            "Tool that is executed if a call is not recorded, if langgraph.json permits it; repeat it for several.",
+            "NAME",
+        ),
     ] = None
     models: Annotated[
         Literal["live", "recorded"] | None,

@@ -33,6 +33,8 @@ RESERVED = frozenset(
 # Actions for a question that expires, of `inbox.on_expiry`. `leave` marks it and leaves it open.
 EXPIRY_ACTIONS = ("answer", "cancel", "leave")
 MAX_INBOX_SECONDS = 366 * 24 * 3600  # the trigger that inserts questions adds the seconds to a time
+# Of `replay.tools` in langgraph.json and of `live_tools` in a request.
+MAX_LIVE_TOOLS, MAX_TOOL_NAME = 200, 256
 MAX_DEFAULT_ANSWER_BYTES = 64 * 1024  # each question of the deployment has a copy
 
 SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")  # endings of files with JavaScript graphs

@@ -157,9 +157,9 @@ def find_revision(
     number: int | None = None,
     preview: str | None = None,
 ) -> Row:
-    """Return id and number of the revision that a request names. Without a name, it is the latest one.
+    """Return id and number of the revision that a request names, with the tools that its project permits.
 
-    Raises Invalid, which names the field, if it is missing or not DEPLOYED.
+    Without a name, it is the latest one. Raises Invalid, which names the field, if it is missing or not DEPLOYED.
     """
     loc = (
         "body",

@@ -16,7 +16,7 @@ FROM deployment WHERE id = :deployment_id
 
 -- name: find_revision
 -- The revision of a deployment with this id or number, or of this preview, or the latest one.
-SELECT r.id, r.number, r.status, r.manifest #>> '{replay,tools}' IS NOT DISTINCT FROM 'live' AS allows_live_tools
+SELECT r.id, r.number, r.status, r.manifest #> '{replay,tools}' AS permitted_tools
 FROM listed_deployment d JOIN revision r ON r.deployment_id = d.id
 WHERE d.id = :deployment_id AND r.id = coalesce(
     CAST(:revision_id AS uuid),

@@ -403,6 +403,7 @@ def test_two_processes_start_and_judge_a_case_once(
             "assistant",
         ),
         ({"tools": "live"}, "tools"),
+        ({"live_tools": ["search"]}, "live_tools"),
         ({"concurrency": 33}, "concurrency"),
         ({"fail_on": "speed>1"}, "fail_on"),
         ({"fail_on": "errors"}, "fail_on"),
@@ -415,6 +416,36 @@ def test_a_bad_request_is_refused_with_the_field(
     response = control.post(replays, body)
     assert response.status_code == 422
     assert field in content(response)["detail"][0]["loc"]
+
+
+@pytest.mark.parametrize(
+    ("permitted", "body", "error"),
+    [
+        ("live", {"tools": "live"}, None),
+        ("live", {"live_tools": ["search", "send"]}, None),
+        (["search"], {"live_tools": ["search"]}, None),
+        (["search"], {"live_tools": ["search", "send"]}, ("live_tools", "the tool 'send' may not be")),
+        (["live"], {"tools": "live"}, ("tools", "tools may not be executed")),
+        ("recorded", {"live_tools": ["recorded"]}, ("live_tools", "`replay.tools` of the revision's")),
+        ([], {}, None),
+    ],
+)
+def test_only_tools_that_the_project_permits_are_executed(
+    control: ControlPlane,
+    api: Api,
+    replays: str,
+    permitted: str | list[str],
+    body: dict[str, Any],
+    error: tuple[str, str] | None,
+) -> None:
+    make.revision(api.deployment.id, number=2, manifest={"replay": {"tools": permitted}})
+    response = control.post(replays, {"revision": "v2", **body})
+    if error is None:
+        assert response.status_code == 201, response.text
+        return
+    assert response.status_code == 422
+    (detail,) = content(response)["detail"]
+    assert (detail["loc"], error[1] in detail["msg"]) == (["body", error[0]], True)
 
 
 def _purge() -> None:

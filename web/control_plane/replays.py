@@ -13,6 +13,7 @@ from marshmallow import ValidationError
 from shared import assistants
 from shared.audit import Action
 from shared.deployments import deployments
+from shared.deployments.project_rules import MAX_LIVE_TOOLS, MAX_TOOL_NAME
 from shared.errors import Invalid
 from shared.hosts import calls
 from shared.infra.postgres import Row, connection
@@ -39,7 +40,6 @@ MOST_RUNS = 10_000  # of a replay
 MOST_CONCURRENT = 32
 MAX_SEED = 2**31 - 1
 NOT_LIVE = 'tools may not be executed: the langgraph.json of the revision lacks `"replay": {"tools": "live"}`'
-MAX_TOOLS, MAX_TOOL = 200, 256
 
 
 class RevisionName(fields.Field):
@@ -105,10 +105,12 @@ class ReplayBody(fields.StrictSchema):
         metadata={"description": "`live` is only for projects that allow it in langgraph.json"},
     )
     live_tools = fields.ListOf(
-        fields.StrictString(min_length=1, max_length=MAX_TOOL),
-        max_items=MAX_TOOLS,
+        fields.StrictString(min_length=1, max_length=MAX_TOOL_NAME),
+        max_items=MAX_LIVE_TOOLS,
         load_default=list,
-        metadata={"description": "Tools that may run if a call is not recorded"},
+        metadata={
+            "description": "Tools that may run if a call is not recorded, and that langgraph.json permits"
+        },
     )
     models = fields.OneOf(LIVE, RECORDED, load_default=LIVE)
     network = fields.StrictBoolean(load_default=False)
@@ -151,8 +153,7 @@ def start_replay(deployment_id: UUID, body: dict[str, Any]) -> Response:
         revision = records.find_revision(
             conn, deployment_id, revision_id=revision_id, number=number, preview=body.get("preview")
         )
-        if body["tools"] == LIVE and not revision["allows_live_tools"]:
-            raise Invalid(NOT_LIVE, loc=("body", "tools"))
+        _require_permission(body, revision["permitted_tools"])
         replay_id = records.create(conn, deployment_id, name, revision["id"], _request(body), by=actor(conn))
         row = records.get(conn, deployment_id, replay_id)
         record_action(
@@ -167,6 +168,22 @@ def start_replay(deployment_id: UUID, body: dict[str, Any]) -> Response:
         answer = keep(jsonify(_shown(row)), 201)
     calls.announce(revision["id"], row["pool"])
     return answer
+
+
+def _require_permission(body: dict[str, Any], permitted: str | list[str] | None) -> None:
+    """Raise Invalid if a tool would be executed that `replay.tools` of langgraph.json does not permit.
+
+    Otherwise a flag in a pipeline could send e-mails.
+    """
+    if permitted == LIVE:
+        return
+    if body["tools"] == LIVE:
+        raise Invalid(NOT_LIVE, loc=("body", "tools"))
+    named = permitted if isinstance(permitted, list) else []
+    refused = [tool for tool in body["live_tools"] if tool not in named]
+    if refused:
+        text = f"the tool {refused[0]!r} may not be executed: `replay.tools` of the revision's langgraph.json does not permit it"
+        raise Invalid(text, loc=("body", "live_tools"))
 
 
 def _request(body: dict[str, Any]) -> Request:

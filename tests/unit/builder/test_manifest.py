@@ -123,7 +123,10 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "replay": [
         ([], "^replay: must be an object"),
         ({"tool": "live"}, r"^replay.tool: not known\. Did you mean tools\?$"),
-        ({"tools": "all"}, "^replay.tools: must be one of recorded, live"),
+        ({"tools": "all"}, '^replay.tools: must be "recorded", "live" or a list of tool names'),
+        ({"tools": ["search", 1]}, "^replay.tools: must be"),
+        ({"tools": [""]}, "^replay.tools: must be"),
+        ({"tools": {"search": True}}, "^replay.tools: must be"),
         ({"score": "./evals.py"}, '^replay.score: .* must have the form "./file.py:attribute"'),
         ({"score": "./missing.py:score"}, "^replay.score: the file './missing.py' is not in the archive"),
         ({"score": "./score.ts:score"}, "^replay.score: './score.ts' is JavaScript, the graphs are Python"),
@@ -295,10 +298,11 @@ def test_the_inbox_has_rules(read: Read) -> None:
     assert read(inbox={"on_expiry": {"action": "cancel"}}).inbox == {"on_expiry": {"action": "cancel"}}
 
 
-def test_replays_have_rules_and_a_scorer(read: Read) -> None:
+@pytest.mark.parametrize("tools", ["live", "recorded", [], ["search", "get_order"]])
+def test_replays_have_rules_and_a_scorer(read: Read, tools: str | list[str]) -> None:
     assert read().replay == {}
 
-    replay = {"tools": "live", "score": "./agent.py:score"}
+    replay = {"tools": tools, "score": "./agent.py:score"}
 
     assert read(replay=replay).replay == replay
 

@@ -468,10 +468,22 @@ class Inbox(StrictSection):
     on_expiry = Nested(OnExpiry)
 
 
-class Replay(StrictSection):
-    """Rules for replays of past runs: whether tools may be executed, and the function that scores outputs."""
+def _are_tool_names(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= project_rules.MAX_LIVE_TOOLS
+        and all(isinstance(name, str) and 0 < len(name) <= project_rules.MAX_TOOL_NAME for name in value)
+    )
 
-    tools = fields.one_of("recorded", "live")
+
+class Replay(StrictSection):
+    """Rules for replays of past runs: the tools that may be executed, and the function that scores outputs."""
+
+    tools = Value(
+        'must be "recorded", "live" or a list of tool names,'
+        f" at most {project_rules.MAX_LIVE_TOOLS} of {project_rules.MAX_TOOL_NAME} characters",
+        lambda value: value in ("recorded", "live") or _are_tool_names(value),
+    )
     score = EntryPoint()
 
 

@@ -52,7 +52,7 @@ export function ReplayForm({ record, before, onClose }) {
           <div class="form-row">
             <${Choice} label="Tools" name="tools" form=${form} options=${[["recorded", "Recorded results"], ["live", "Execute them"]]} error=${errorOf("tools")} hint=${values.tools === "live" ? "Only if the project's langgraph.json allows it" : "Equal calls get the recorded result, others are not executed"} />
             <${Choice} label="Models" name="models" form=${form} options=${[["live", "Call them"], ["recorded", "Recorded answers first"]]} error=${errorOf("models")} hint=${values.models === "live" ? "Each case costs about what its run did" : "A call with unrecorded messages is made"} />
-            ${values.tools === "recorded" && html`<${TextField} label="Tools that may run" placeholder="search, get_order" hint="If a call is not recorded. With commas between" error=${errorOf("live_tools")} ...${form.bind("live_tools")} />`}
+            ${values.tools === "recorded" && html`<${TextField} label="Tools that may run" placeholder="search, get_order" hint="If a call is not recorded, and langgraph.json permits it. With commas between" error=${errorOf("live_tools")} ...${form.bind("live_tools")} />`}
           </div>
           <${Check} label="Nodes may use the network" checked=${values.network} onChange=${(/** @type {boolean} */ network) => form.set({ network })} />
         </fieldset>
