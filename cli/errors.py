@@ -7,7 +7,7 @@ from typing import Any
 
 # Scripts rely on these exit codes. `runyard deploy --help` and docs/reference/cli.md document them.
 FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
-RULE_FAILED, NOT_JUDGED = 3, 4  # of a replay
+RULE_FAILED, NOT_JUDGED, NOT_TESTED = 3, 4, 5  # of a replay
 
 
 class CommandFailed(Exception):
@@ -34,6 +34,12 @@ class TimedOut(CommandFailed):
     """A wait reached its timeout. The operation continues and may still succeed."""
 
     exit_code = TIMED_OUT
+
+
+class NotTested(TimedOut):
+    """A deploy reached its timeout before its replay could start. In the same command, 3 is a failed rule."""
+
+    exit_code = NOT_TESTED
 
 
 class CannotStart(CommandFailed):

@@ -23,7 +23,7 @@ from cli.deployments import replays
 from cli.deployments.following import WAIT_SECONDS, follow
 from cli.deployments.project import CONFIG, Project, deployment_name, name_of, sendable
 from cli.deployments.report import Plain, PrintLine, Report, choose_report
-from cli.errors import NOT_JUDGED, RULE_FAILED, BadUsage, CommandFailed, TimedOut
+from cli.errors import NOT_JUDGED, RULE_FAILED, BadUsage, CommandFailed, NotTested, TimedOut
 from cli.output import Output
 
 LIMITS_PANEL, GIT_PANEL, REPLAY_PANEL = "Limits", "From git", "Test on past runs"
@@ -278,10 +278,11 @@ def follow_to_end(
     *,
     seconds: float | None,
     preview: str | None = None,
+    late: type[TimedOut] = TimedOut,
 ) -> dict[str, Any]:
     """Wait for a revision, report the result and return it.
 
-    `seconds` is the timeout; None reports the start of the build and returns at once. Raises CommandFailed, and typer.Exit
+    `seconds` is the timeout, at which `late` is raised; None reports the start of the build and returns at once. Raises CommandFailed, and typer.Exit
     for a failure already printed.
     """
     result = {
@@ -304,7 +305,7 @@ def follow_to_end(
         raise
     except CommandFailed as error:
         is_late = isinstance(error, TimedOut)
-        failure = TimedOut(f"{error} {CONTINUES.format(name=deployment['name'])}") if is_late else error
+        failure = late(f"{error} {CONTINUES.format(name=deployment['name'])}") if is_late else error
         status = "timed_out" if is_late else "failed"
         if report.failure({"status": status, **result, **error.details}, str(failure)):
             raise typer.Exit(failure.exit_code) from error
@@ -451,8 +452,8 @@ def deploy(
     secrets and uploads no .env file. It prints the build log and then the address.
 
     Exit codes: 0 deployed (with --no-wait: accepted; with --replay: also passed) · 1 failed, skipped, interrupted or
-    refused · 2 wrong usage · 3 not deployed within --timeout, or the rule of --replay failed · 4 the replay could not be
-    judged · 130 Ctrl-C; the build or the replay continues.
+    refused · 2 wrong usage · 3 not deployed within --timeout · 130 Ctrl-C; the build or the replay continues.
+    With --replay: 3 the rule failed · 4 the replay could not be judged · 5 not deployed within --timeout.
     """
     if quiet:
         is_quiet.set(True)
@@ -482,7 +483,10 @@ def deploy(
     with _open(service, variables if project or env_file else None, may_ask=may_ask) as client:
         record, revision_id = start(client, request, report)
         seconds = None if no_wait else timeout
-        result = follow_to_end(client, record, revision_id, report, seconds=seconds, preview=preview)
+        late = NotTested if replay_request else TimedOut
+        result = follow_to_end(
+            client, record, revision_id, report, seconds=seconds, preview=preview, late=late
+        )
         if replay_request and (code := replay_to_end(client, result, replay_request, report)):
             raise typer.Exit(code)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import deployed, json_lines, runyard
-from tests.support.control_plane import ControlPlane, D, R, deploy_answers
+from tests.support.control_plane import REVISION, ControlPlane, D, R, deploy_answers
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -341,6 +341,19 @@ def test_a_deploy_shows_the_table_and_promotes_only_if_asked(previewed: ControlP
 
     ran = runyard(previewed, "deploy", str(project), *DEPLOY, "--fail-on", RULE, "--quiet")
     assert ran.stdout == "http://x/d/app--pr-1\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_timeout_before_the_replay_has_a_code_of_its_own(
+    previewed: ControlPlane, project: Path, as_json: bool
+) -> None:
+    previewed.answers[REVISION] = [(200, {"id": R, "status": "BUILDING", "status_message": None})]
+    words = [*DEPLOY, "--fail-on", RULE, "--timeout", "0.1", *(["--json"] if as_json else [])]
+
+    ran = runyard(previewed, "deploy", str(project), *words)
+
+    assert ran.exit_code == 5, ran.output
+    assert START not in previewed.asked
 
 
 def test_options_of_a_replay_that_do_not_fit_deploy_nothing(previewed: ControlPlane, project: Path) -> None:
