@@ -21,7 +21,7 @@ from tests.support import outside
 from tests.support.actions import Action, Ran, commands_of, path_with
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, R, record, serving
 from tests.support.github import BOT, GitHub, github
-from tests.support.gitlab import Pipeline
+from tests.support.gitlab import Pipeline, gitlab
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "github"
 ACTION = Action(FOLDER)
@@ -176,8 +176,9 @@ def test_a_pull_request_has_one_comment_however_often_it_is_deployed(bench: Benc
     assert not bench.run(pull("closed")).has_failed, "somebody was faster"
 
 
-def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -> None:
-    answer(bench.service, "DEPLOYED")
+def answer_replay(service: ControlPlane, preview: str) -> str:
+    """Prepare a preview of the deployment `app` whose replay fails its rule. Returns the preview's address."""
+    answer(service, "DEPLOYED")
     found = record(name="app", latest_revision_id=R, latest_revision_number=3)
     unknown = {side: dict.fromkeys(("median", "p95", "total")) for side in ("original", "replay")}
     replay_id, counts = R, dict.fromkeys(("waiting", "running", "same", "changed", "diverged", "skipped"), 0)
@@ -190,14 +191,21 @@ def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -
             "rules": [{"rule": "errors>0", "value": 1, "limit": 0, "original": 0, "failed": True}],
         },
     }  # fmt: skip
-    preview = {"name": "pr-7", "revision_id": R, "url": f"{bench.service.url}/d/app--pr-7"}
-    bench.service.answers |= {
+    address = f"{service.url}/d/app--{preview}"
+    service.answers |= {
         "GET /v2/deployments": [(200, {"resources": [found]})],
         f"POST /v2/deployments/{D}/revisions": [(201, {"id": R, "number": 4})],
-        f"GET /v2/deployments/{D}/previews": [(200, {"resources": [preview]})],
+        f"GET /v2/deployments/{D}/previews": [
+            (200, {"resources": [{"name": preview, "revision_id": R, "url": address}]})
+        ],
         f"POST /v2/deployments/{D}/replays": [(201, replay)],
-        f"DELETE /v2/deployments/{D}/previews/pr-7": [(204, None)],
+        f"DELETE /v2/deployments/{D}/previews/{preview}": [(204, None)],
     }
+    return address
+
+
+def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -> None:
+    address = answer_replay(bench.service, "pr-7")
 
     ran = bench.run(pull(), replay="20", fail_on="errors>0")
 
@@ -208,7 +216,7 @@ def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -
         "fail_on": "errors>0",
     }
     (said,) = bench.github.by(BOT)
-    assert f"serves at {preview['url']} (revision v4)" in said
+    assert f"serves at {address} (revision v4)" in said
     assert "Replay of past runs: Failed: errors>0." in said
     assert "1 cases: 1 failed" in said
 
@@ -216,6 +224,63 @@ def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -
     assert (closed.has_failed, closed.outputs["status"]) == (False, "deleted"), closed.log
     assert bench.github.by(BOT)[0].endswith("The preview pr-7 of app is deleted.")
     assert f"DELETE /v2/deployments/{D}/previews/pr-7" in bench.service.asked
+    assert f"DELETE /v2/deployments/{D}" not in bench.service.asked
+
+
+def test_a_merge_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -> None:
+    pipeline, project = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml"), bench.folder / "repository"
+    env = {
+        "PATH": path_with(),
+        "HOME": str(bench.folder),
+        "RUNYARD_URL": bench.service.url,
+        "RUNYARD_API_KEY": "ryd_key",
+        "RUNYARD_NAME": "app",
+        "RUNYARD_REPLAY": "20",
+        "RUNYARD_FAIL_ON": "errors>0",
+        "CI_MERGE_REQUEST_IID": "3",
+        "CI_MERGE_REQUEST_PROJECT_ID": "1",
+        "CI_JOB_URL": "https://gitlab.example.com/jobs/5",
+    }
+    address = answer_replay(bench.service, "mr-3")
+
+    with gitlab() as hub:
+        hub.add("<!-- runyard replay -->\nby somebody else", "eve")
+        for n in range(100):
+            hub.add(f"comment {n}", "ann")
+        env |= {"CI_API_V4_URL": hub.url, "RUNYARD_GITLAB_TOKEN": "bot"}
+
+        ran = pipeline.run("runyard-replay", project, env)
+
+        assert (ran.code, ran.dotenv) == (3, {"RUNYARD_ADDRESS": address}), ran.log
+        assert bench.service.body(f"POST /v2/deployments/{D}/replays") == {
+            "revision": R,
+            "sample": 20,
+            "fail_on": "errors>0",
+        }
+        (said,) = [note["body"] for note in hub.notes if note["author"]["id"] == "bot"]
+        assert f"**app** serves mr-3 at {address} (revision v4)." in said
+        assert "Replay of past runs: Failed: errors>0." in said
+        assert "1 cases: 1 failed" in said
+
+        answer(bench.service, "BUILD_FAILED", "graphs: agent.py failed: ValueError: s3cret-value")
+        bench.service.answers |= {
+            "GET /v2/deployments": [(200, {"resources": [record(name="app", latest_revision_id=R)]})],
+            f"POST /v2/deployments/{D}/revisions": [(201, {"id": R, "number": 5})],
+        }
+        ran = pipeline.run("runyard-replay", project, env)
+
+        assert (ran.code, ran.dotenv) == (1, {}), ran.log
+        (said,) = [note["body"] for note in hub.notes if note["author"]["id"] == "bot"]
+        assert said.endswith(
+            "The preview mr-3 was not tested on past runs: see [the job](https://gitlab.example.com/jobs/5)."
+        )
+
+    answer_replay(bench.service, "mr-3")
+    ran = pipeline.run("runyard-replay", project, env)
+    assert (ran.code, "The merge request has no comment: " in ran.log) == (3, True), "GitLab is not reached"
+    ran = pipeline.run("runyard-preview-delete", project, env)
+    assert ran.code == 0, ran.log
+    assert f"DELETE /v2/deployments/{D}/previews/mr-3" in bench.service.asked
     assert f"DELETE /v2/deployments/{D}" not in bench.service.asked
 
 
