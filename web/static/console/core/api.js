@@ -105,16 +105,35 @@ const known = new Map();
 function mountOf(name) {
   let found = mounts.get(name);
   if (!found) {
-    found = control("GET", "/v2/deployments", { query: { name, limit: 1 } }).then(({ resources }) => mountIn(resources[0], name));
+    found = publicAddress(name).then((address) => mountIn(address, name));
     found.then((mount) => known.set(name, mount), () => mounts.delete(name));
     mounts.set(name, found);
   }
   return found;
 }
 
-/** @param {any} record @param {string} name */
-function mountIn(record, name) {
-  const address = record?.source_config?.custom_url;
+/** The public address of a deployment or of a bench, which no list of deployments has. @param {string} name @returns {Promise<string | undefined>} */
+async function publicAddress(name) {
+  const recordOf = async (/** @type {string} */ wanted) => (await control("GET", "/v2/deployments", { query: { name: wanted, limit: 1 } })).resources[0];
+  const original = replayedAt(name);
+  if (original === null) return (await recordOf(name))?.source_config?.custom_url;
+  const record = await recordOf(original);
+  if (!record) return undefined;
+  for await (const replays of pages((page) => control("GET", `/v2/deployments/${record.id}/replays`, { query: page }))) {
+    const found = replays.find(({ bench }) => bench === name);
+    if (found) return found.address;
+  }
+  return undefined;
+}
+
+/** The end of the name of a bench: the hidden deployment with the cases of a replay, which can only be read. */
+const BENCH = /--replay-[0-9a-f]{8}$/;
+
+/** The deployment whose runs are replayed at a bench; null if the name is not that of a bench. @param {string} name */
+export const replayedAt = (name) => (BENCH.test(name) ? name.replace(BENCH, "") : null);
+
+/** @param {string | undefined} address @param {string} name */
+function mountIn(address, name) {
   if (!address) return "";
   const path = new URL(address).pathname.replace(/\/$/, "");
   const prefix = `/d/${encodeURIComponent(name)}`;

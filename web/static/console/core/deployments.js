@@ -1,6 +1,6 @@
 // Records of deployments that pages share, by name or by id.
 
-import { control } from "./api.js";
+import { control, replayedAt } from "./api.js";
 import { signal } from "./dom.js";
 import { useResource } from "./resource.js";
 import { can } from "./session.js";
@@ -27,12 +27,6 @@ async function load({ id, name }, signal) {
   if (name) return (await control("GET", "/v2/deployments", { query: { name, limit: 1 }, signal })).resources[0] ?? null;
   return id ? control("GET", `/v2/deployments/${encodeURIComponent(id)}`, { signal }) : null;
 }
-
-/** The end of the name of a bench: the hidden deployment with the cases of a replay, which can only be read. */
-const BENCH = /--replay-[0-9a-f]{8}$/;
-
-/** The deployment whose runs are replayed at a bench; null if the name is not that of a bench. @param {string} name */
-export const replayedAt = (name) => (BENCH.test(name) ? name.replace(BENCH, "") : null);
 
 /** Whether the caller may create and change things at a deployment's address. @param {string} name */
 export const canRunAt = (name) => can("run") && replayedAt(name) === null;

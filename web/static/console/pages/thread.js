@@ -1,7 +1,7 @@
 // A thread: its title, questions, checkpoints with the changes of each, and runs. Its state can be edited, forked and replayed from any checkpoint.
 
-import { deployment } from "../core/api.js";
-import { canRunAt, replayedAt } from "../core/deployments.js";
+import { deployment, replayedAt } from "../core/api.js";
+import { canRunAt } from "../core/deployments.js";
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
 import { bytes, count, plain, short, threadTitle } from "../core/format.js";
 import { useDocumentTitle } from "../core/names.js";

@@ -1,6 +1,7 @@
 // The head of a page: breadcrumbs, title, status and actions; below it the page's content.
 
-import { currentDeployment, replayedAt } from "../core/deployments.js";
+import { replayedAt } from "../core/api.js";
+import { currentDeployment } from "../core/deployments.js";
 import { html } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
 
