@@ -164,7 +164,8 @@ def test_an_operation_waits_while_the_deployment_has_too_many_pending_runs(
     api: Api, settings: Settings
 ) -> None:
     failed_on_threads(api, 1)
-    start(api, api.post("/threads").json["thread_id"])
+    thread: Any = api.post("/threads").json
+    start(api, thread["thread_id"])
     operation = begin(api, "retry")
     creation.pending_runs.clear()
 
@@ -201,7 +202,7 @@ def test_few_operations_of_a_deployment_are_open(api: Api, monkeypatch: pytest.M
     monkeypatch.setattr(bulk, "MOST_OPEN", 1)
     operation = begin(api, "retry")
 
-    refused = api.post("/runs/bulk", {"action": "retry", "where": {}})
+    refused: Any = api.post("/runs/bulk", {"action": "retry", "where": {}})
     api.post(f"/runs/bulk/{operation['id']}/cancel")
 
     assert (refused.status_code, "not complete" in refused.json["detail"]) == (409, True)

@@ -202,6 +202,10 @@ def test_a_required_replay_of_the_very_revision_must_have_passed(
     path, serving = f"/v2/deployments/{api.deployment.id}", str(api.deployment.active_revision_id)
     judged(api, serving, "passed")
 
+    def setting(change: dict[str, Any]) -> bool:
+        answer: Any = operator.call("PATCH", path, change).json
+        return answer["require_replay"]
+
     def changes() -> list[Any]:
         shares = [{"revision_id": newer, "percent": 10}, {"revision_id": serving, "percent": 90}]
         return [
@@ -210,10 +214,12 @@ def test_a_required_replay_of_the_very_revision_must_have_passed(
             act(operator, api, "promote", revision_id=newer),
         ]
 
-    flagged = act(operator, api, "promote", revision_id=newer, require_replay=True)
+    flagged: Any = act(operator, api, "promote", revision_id=newer, require_replay=True)
     assert (flagged.status_code, "none was judged" in flagged.json["detail"]) == (409, True)
-    assert operator.call("PATCH", path, {"require_replay": True}).json["require_replay"] is True
-    assert operator.call("PATCH", path, {"display_name": "x"}).json["require_replay"] is True
+    # the flag of promote is no setting
+    assert setting({"display_name": "x"}) is False
+    assert setting({"require_replay": True}) is True
+    assert setting({"display_name": "y"}) is True
     assert [answer.status_code for answer in changes()] == [409] * 3
     # the serving revision may keep its traffic
     alone = operator.call("PATCH", path, {"traffic": [{"revision_id": serving, "percent": 100}]})
@@ -231,7 +237,7 @@ def test_a_required_replay_of_the_very_revision_must_have_passed(
     # it ends with the setting
     assert act(operator, api, "promote", revision_id=serving).status_code == 200
     judged(api, newer, "failed")
-    assert operator.call("PATCH", path, {"require_replay": False}).json["require_replay"] is False
+    assert setting({"require_replay": False}) is False
     assert act(operator, api, "promote", revision_id=newer).status_code == 200
 
 

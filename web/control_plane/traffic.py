@@ -33,7 +33,8 @@ class Promote(fields.Schema):
     require_replay = fields.StrictBoolean(
         load_default=False,
         metadata={
-            "description": "Refuse unless the revision's newest judged replay passed, as the deployment's setting does"
+            "description": "Refuse this request unless the revision's newest judged replay passed, even if the deployment's"
+            " setting does not require it. The setting is unchanged"
         },
     )
 

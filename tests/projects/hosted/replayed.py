@@ -200,7 +200,7 @@ async def stores(state: State) -> dict:
     found = await store.asearch(("a",), filter={"n": {"$gte": 1}})
     names = await store.alist_namespaces(prefix=("a",))
     gone, kept = await store.aget(("a",), "old"), await store.aget(("a",), "kept")
-    shown = {"found": [item.key for item in found], "names": names, "gone": gone, "kept": kept.value}
+    shown = {"found": [item.key for item in found], "names": names, "gone": gone, "kept": kept and kept.value}
     return {"notes": [json.dumps(shown)]}
 
 
