@@ -96,7 +96,7 @@ class Selection(OptionGroup):
             "key_id": self.key,
             "run_ids": self.run,
         }
-        where = {name: value for name, value in where.items() if value}
+        where = {name: value for name, value in where.items() if value not in (None, {})}
         return _given({"sample": self.sample, "seed": self.seed, "where": where})
 
 

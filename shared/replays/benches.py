@@ -25,9 +25,16 @@ def name_of(deployment: str, replay_id: UUID) -> str:
 
 
 def create(
-    conn: Connection, deployment_id: UUID, name: str, replay_id: UUID, revision_id: UUID, *, concurrency: int
+    conn: Connection,
+    deployment_id: UUID,
+    name: str,
+    replay_id: UUID,
+    revision_id: UUID,
+    *,
+    concurrency: int,
+    max_tokens: int | None,
 ) -> UUID:
-    """Insert the bench of a new replay. Returns its id."""
+    """Insert the bench of a new replay. `max_tokens` bounds each of its runs. Returns its id."""
     bench_id = uuid7()
     _CREATE.count(
         conn,
@@ -36,5 +43,6 @@ def create(
         name=name_of(name, replay_id),
         revision_id=revision_id,
         concurrency=concurrency,
+        max_tokens=max_tokens,
     )
     return bench_id

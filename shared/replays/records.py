@@ -181,7 +181,13 @@ def create(
     """Insert a replay with its bench. `name` is the deployment's name. Upkeep selects the runs."""
     replay_id = uuid7()
     bench_id = benches.create(
-        conn, deployment_id, name, replay_id, revision_id, concurrency=request.concurrency
+        conn,
+        deployment_id,
+        name,
+        replay_id,
+        revision_id,
+        concurrency=request.concurrency,
+        max_tokens=request.max_tokens,
     )
     _CREATE.count(
         conn,

@@ -338,9 +338,10 @@ FROM (
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT :limit
 
 -- name: budgets
--- The deployments and keys with a budget, and the tokens that their runs have used today.
+-- The deployments and keys with a budget, and the tokens that their runs have used today. Benches are among them: the
+-- bound of a replay stops a case that exceeds it.
 SELECT b.*, coalesce(s.tokens, 0) AS spent FROM (
-    SELECT 'deployment' AS kind, CAST(id AS text) AS id, max_tokens_per_day, max_run_tokens FROM listed_deployment
+    SELECT 'deployment' AS kind, CAST(id AS text) AS id, max_tokens_per_day, max_run_tokens FROM deployment
     WHERE deleted_at IS NULL
     UNION ALL
     SELECT 'key', id, max_tokens_per_day, max_run_tokens FROM api_key

@@ -8,10 +8,11 @@ VALUES (:id, :deployment_id, :bench_id, :revision_id, :preview, CAST(:criteria A
     CAST(:created_by AS jsonb))
 
 -- name: create_bench
--- The bench serves the replayed revision, so that its address shows the threads of cases with that revision's graphs.
-INSERT INTO deployment (id, organization_id, name, source, status, pool, max_concurrent_runs, latest_revision_id,
-    active_revision_id, replay_of)
-SELECT :bench_id, organization_id, :name, source, 'READY', pool, :concurrency, :revision_id, :revision_id, id
+-- The bench serves the replayed revision, so that its address shows the threads of cases with that revision's graphs. No
+-- case may use more tokens than the replay: its usage is added to that of the replay when it has ended.
+INSERT INTO deployment (id, organization_id, name, source, status, pool, max_concurrent_runs, max_run_tokens,
+    latest_revision_id, active_revision_id, replay_of)
+SELECT :bench_id, organization_id, :name, source, 'READY', pool, :concurrency, :max_tokens, :revision_id, :revision_id, id
 FROM deployment WHERE id = :deployment_id
 
 -- name: find_revision

@@ -11,6 +11,7 @@ from uuid_utils.compat import uuid6
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
+from shared.figures import budgets
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import deletion
@@ -24,6 +25,17 @@ from tests.contract.run_calls import start, started
 from tests.contract.statements import column, execute, one, scalar
 from workers.upkeep.replays import Turn
 
+FILTERS = (
+    "since",
+    "until",
+    "assistant_id",
+    "assistant",
+    "graph_id",
+    "status",
+    "metadata",
+    "key_id",
+    "run_ids",
+)
 NO_CALLS: dict[str, Any] = {"spans": []}
 TERMS = Terms("runner", 30, 3600)
 
@@ -220,6 +232,14 @@ def test_a_bound_stops_the_replay_and_its_runs(
     ) == ["interrupt"]
 
 
+def test_the_bound_of_tokens_applies_to_each_case_while_it_runs(control: ControlPlane, replays: str) -> None:
+    bounded, unbounded = begin(control, replays, max_tokens=10), begin(control, replays)
+    with connection() as conn:
+        known = budgets.listed(conn)
+    assert known["deployment", str(bench_of(bounded))].max_run_tokens == 10
+    assert ("deployment", str(bench_of(unbounded))) not in known
+
+
 def test_a_cancelled_replay_keeps_its_results_and_starts_no_more_runs(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:
@@ -398,6 +418,10 @@ def test_two_processes_start_and_judge_a_case_once(
         ({"sample": 0}, "sample"),
         ({"where": {"colour": "red"}}, "colour"),
         ({"where": {"status": ["pending"]}}, "status"),
+        *(({"where": {name: None}}, name) for name in FILTERS),
+        *(({"where": {name: []}}, name) for name in FILTERS),
+        ({"where": {"metadata": {}}}, "metadata"),
+        ({"where": {"key_id": ""}}, "key_id"),
         (
             {"where": {"assistant": "agent", "assistant_id": "00000000-0000-0000-0000-00000000dead"}},
             "assistant",

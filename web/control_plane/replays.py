@@ -62,19 +62,19 @@ class RevisionName(fields.Field):
 
 
 class ReplayWhere(fields.StrictSchema):
-    """The filters of past runs. An unknown filter is refused, because it would select other runs than intended."""
+    """The filters of past runs. Unknown and empty filters are refused: they would select other runs than intended."""
 
-    since = fields.TimeField(allow_none=True)
-    until = fields.TimeField(allow_none=True)
-    assistant_id = fields.UuidField(allow_none=True)
+    since = fields.TimeField()
+    until = fields.TimeField()
+    assistant_id = fields.UuidField()
     assistant = fields.StrictString(
-        min_length=1, max_length=255, allow_none=True, metadata={"description": "Id, or the graph's name"}
+        min_length=1, max_length=255, metadata={"description": "Id, or the graph's name"}
     )
-    graph_id = fields.StrictString(min_length=1, max_length=255, allow_none=True)
-    status = fields.ItemOrList(fields.OneOf(*ENDED_RUN_STATUSES), allow_none=True)
-    metadata = fields.Filter(allow_none=True)
-    key_id = fields.StrictString(max_length=255, allow_none=True)
-    run_ids = fields.ListOf(fields.UuidField(), max_items=MOST_RUNS, allow_none=True)
+    graph_id = fields.StrictString(min_length=1, max_length=255)
+    status = fields.ItemOrList(fields.OneOf(*ENDED_RUN_STATUSES), not_empty=True)
+    metadata = fields.Filter()
+    key_id = fields.StrictString(min_length=1, max_length=255)
+    run_ids = fields.ListOf(fields.UuidField(), max_items=MOST_RUNS, not_empty=True)
 
 
 class ReplayBody(fields.StrictSchema):
@@ -187,7 +187,9 @@ def _require_permission(body: dict[str, Any], permitted: str | list[str] | None)
 
 
 def _request(body: dict[str, Any]) -> Request:
-    where = {name: value for name, value in body["where"].items() if value not in (None, [], {})}
+    where = dict(body["where"])
+    if where.get("metadata") == {}:
+        raise Invalid("must have at least 1 key", loc=("body", "where", "metadata"))
     assistant = where.pop("assistant", None)
     if assistant is not None:
         if "assistant_id" in where:

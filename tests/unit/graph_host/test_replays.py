@@ -94,6 +94,17 @@ def test_live_tools_are_executed(replay_host: HostProcess, tmp_path: Path, rules
     assert replayed.outcome["replay"]["unrecorded"] == []
 
 
+def test_a_recorded_call_of_a_live_tool_is_not_executed(replay_host: HostProcess, tmp_path: Path) -> None:
+    calls = question(("write", {"path": str(tmp_path / "a")}))
+    recording, original = record(replay_host, "agent", calls)
+    (tmp_path / "a").unlink()
+
+    replayed = replay(replay_host, "agent", calls, recording, live_tools=["write"])
+
+    assert contents(replayed) == contents(original)
+    assert replayed.outcome["replay"]["live"] == list(tmp_path.iterdir()) == []
+
+
 def test_concurrent_replays_do_not_mix(replay_host: HostProcess) -> None:
     def recorded(n: int) -> dict[str, Any]:
         call = {"name": "count", "args": {"what": "same"}, "content": f"recorded {n}", "status": "success"}
@@ -148,6 +159,7 @@ def test_a_delegated_task_is_repeated_or_executed_with_recorded_tools(
     calls = question(("task", {"description": json.dumps([["write", {"path": str(tmp_path / "a")}]])}))
     recording, original = record(replay_host, "delegating", calls)
     (tmp_path / "a").unlink()
+    recording["tools"] = [call for call in recording["tools"] if call["name"] not in live_tools]
 
     replayed = replay(replay_host, "delegating", calls, recording, live_tools=live_tools)
 

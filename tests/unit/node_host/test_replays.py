@@ -93,6 +93,17 @@ def test_live_tools_are_executed(replay_host: HostProcess, tmp_path: Path) -> No
     assert replayed.outcome["replay"]["live"] == ["write"]
 
 
+def test_a_recorded_call_of_a_live_tool_is_not_executed(replay_host: HostProcess, tmp_path: Path) -> None:
+    calls = question(("write", {"path": str(tmp_path / "a")}))
+    recording, original = record(replay_host, "agent", calls)
+    (tmp_path / "a").unlink()
+
+    replayed = replay(replay_host, "agent", calls, recording, live_tools=["write"])
+
+    assert contents(replayed) == contents(original)
+    assert replayed.outcome["replay"]["live"] == list(tmp_path.iterdir()) == []
+
+
 def test_concurrent_replays_do_not_mix(replay_host: HostProcess) -> None:
     def recorded(n: int) -> dict[str, Any]:
         call = {

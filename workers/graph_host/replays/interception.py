@@ -53,10 +53,10 @@ def _tool_run(run: Callable[..., Any]) -> Callable[..., Any]:
         replay = _replay_of_tool(self)
         if replay is None:
             return run(self, tool_input, *args, **kwargs)
-        if replay.is_live(self.name):
+        visible = _visible(self, tool_input)
+        if replay.is_live(self.name, visible):
             with service():
                 return run(self, tool_input, *args, **kwargs)
-        visible = _visible(self, tool_input)
         stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"))
         return run(stand_in, visible, *args, **kwargs)
 
@@ -69,10 +69,10 @@ def _tool_arun(arun: Callable[..., Any]) -> Callable[..., Any]:
         replay = _replay_of_tool(self)
         if replay is None:
             return await arun(self, tool_input, *args, **kwargs)
-        if replay.is_live(self.name):
+        visible = _visible(self, tool_input)
+        if replay.is_live(self.name, visible):
             with service():
                 return await arun(self, tool_input, *args, **kwargs)
-        visible = _visible(self, tool_input)
         stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"))
         return await arun(stand_in, visible, *args, **kwargs)
 

@@ -3,7 +3,7 @@
 A run is replayed if its spec has `replay`:
 
     tools       "recorded": a call is answered with the result of the equal recorded call; "live": tools are executed
-    live_tools  names of tools that are executed in any case
+    live_tools  names of tools that are executed if a call is not recorded
     models      "live", or "recorded": a call with recorded messages is answered with the recorded message
     network     true: code of the run may open connections outside of models and executed tools (`network.py`)
     recording   {"tools", "models"} of the past run (`recordings.py`)
@@ -85,9 +85,11 @@ class Replay:
             if len(self._network) < MAX_REPORTED:
                 self._network[attempt] = None
 
-    def is_live(self, name: str) -> bool:
-        """Whether a tool is executed. Records its name."""
-        if not self._are_tools_live and name not in self._live_tools:
+    def is_live(self, name: str, arguments: Any) -> bool:
+        """Whether a call of a tool is executed. Records the tool's name."""
+        if not self._are_tools_live and (
+            name not in self._live_tools or self._tools.has(_tool_key(name, arguments))
+        ):
             return False
         with self._lock:
             self._live[name] = None
@@ -155,6 +157,9 @@ class _Answers:
         self._left: dict[str, list[Mapping[str, Any]]] = {}
         for key, call in calls:
             self._left.setdefault(key, []).append(call)
+
+    def has(self, key: str) -> bool:
+        return key in self._left
 
     def next(self, key: str) -> Mapping[str, Any] | None:
         with self._lock:

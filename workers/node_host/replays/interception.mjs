@@ -61,11 +61,11 @@ function wrapTools({ StructuredTool: { prototype } }) {
     if (replay === undefined) {
       return await call.call(this, arg, config, tags);
     }
-    if (replay.isLive(this.name)) {
-      return await service.run(true, () => call.call(this, arg, config, tags));
-    }
     const isCall = arg?.type === "tool_call";
     const args = isCall ? arg.args : arg;
+    if (replay.isLive(this.name, args)) {
+      return await service.run(true, () => call.call(this, arg, config, tags));
+    }
     const callId = (isCall ? arg.id : undefined) ?? config?.toolCall?.id;
     const answer = replay.toolAnswer(this.name, args, callId, isFromToolNode());
     const standIn = Object.create(this, {

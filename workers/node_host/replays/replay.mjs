@@ -73,9 +73,9 @@ export class Replay {
     }
   }
 
-  /** Whether a tool is executed. Records its name. */
-  isLive(name) {
-    const isLive = this.#areToolsLive || this.#liveTools.has(name);
+  /** Whether a call of a tool is executed. Records the tool's name. */
+  isLive(name, args) {
+    const isLive = this.#areToolsLive || (this.#liveTools.has(name) && !this.#tools.has(toolKey(name, args)));
     if (isLive) {
       this.#live.add(name);
     }
@@ -143,6 +143,10 @@ class Answers {
 
   add(key, call) {
     this.#left.set(key, [...(this.#left.get(key) ?? []), call]);
+  }
+
+  has(key) {
+    return this.#left.has(key);
   }
 
   next(key) {
