@@ -45,6 +45,7 @@ class Scripted(BaseChatModel):
 
 class State(MessagesState, total=False):
     notes: Annotated[list[str], operator.add]
+    hitl_edited_tool_calls: dict[str, Any]
 
 
 @tool
@@ -90,6 +91,14 @@ def leave(call_id: Annotated[str, InjectedToolCallId]) -> Command:
 
 
 @tool
+def files(name: str, runtime: ToolRuntime) -> str:
+    """Add a note without a command, as the file tools of deepagents do."""
+    executed.append("files")
+    runtime.config["configurable"]["__pregel_send"]([("notes", [name])])
+    return f"stored {name}"
+
+
+@tool
 async def inspects(
     topic: str,
     state: Annotated[dict, InjectedState],
@@ -116,7 +125,7 @@ def stray(path: str) -> str:
     return "started"
 
 
-TOOLS = [write, count, picture, breaks, remember, leave, inspects, asks, stray]
+TOOLS = [write, count, picture, breaks, remember, leave, files, inspects, asks, stray]
 model = Scripted()
 
 
@@ -158,7 +167,7 @@ async def task(description: str, runtime: ToolRuntime) -> Command:
     )
 
 
-delegating = agent_of(task)
+delegating = agent_of(task, count)
 
 
 # A tool of a subgraph hands over to another agent of the parent graph.
@@ -176,6 +185,29 @@ async def bob(state: State) -> dict:
 
 
 team = StateGraph(State).add_node("alice", agent_of(hand_over)).add_node(bob).add_edge(START, "alice").compile()
+
+
+# Both are agents, and the name of the second one comes first.
+pair = StateGraph(State).add_node("writer", agent_of(hand_over)).add_node("bob", agent_of()).add_edge(START, "writer").compile()
+
+
+def reviewed(state: State) -> dict:
+    """As LangChain's review by a person: the message has the model's call, the state has the one to execute."""
+    [call] = state["messages"][-1].tool_calls
+    return {"hitl_edited_tool_calls": {call["id"]: {"name": "count", "args": {"what": "edited"}}}}
+
+
+async def executes(state: State) -> dict:
+    [call] = state["messages"][-1].tool_calls
+    return {"messages": [await count.ainvoke({**call, **state["hitl_edited_tool_calls"][call["id"]]})]}
+
+
+reviewing = (
+    StateGraph(State)
+    .add_node(think).add_node(reviewed).add_node(executes)
+    .add_edge(START, "think").add_edge("think", "reviewed").add_edge("reviewed", "executes")
+    .compile()
+)  # fmt: skip
 
 
 def by_hand(state: State) -> dict:

@@ -43,7 +43,7 @@ OBJECTS = {
     "default": "ALTER TABLE organization ALTER COLUMN created_at SET DEFAULT CASE WHEN evil('') THEN now() END",
     "index": "CREATE INDEX evil_index ON organization (evil(name))",
     "statistics": "CREATE STATISTICS evil_statistics ON (evil(name)), id FROM organization",
-    "domain": "CREATE DOMAIN evil_domain AS text CHECK (evil(VALUE)); ALTER TABLE deployment ALTER COLUMN name TYPE evil_domain",
+    "domain": "CREATE DOMAIN evil_domain AS text CHECK (evil(VALUE)); ALTER TABLE cron ALTER COLUMN schedule TYPE evil_domain",
     "type": "CREATE TYPE evil_type AS (a int); CREATE TYPE evil_enum AS ENUM ('a')",
     "view": "CREATE VIEW evil_view AS SELECT evil(name) FROM organization",
     "materialized view": "CREATE MATERIALIZED VIEW evil_materialized AS SELECT evil('') WITH NO DATA",

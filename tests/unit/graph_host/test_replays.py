@@ -16,7 +16,7 @@ from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from workers.graph_host import frames
 from workers.graph_host.replays.scoring import MAX_STUCK, Scorer
 
-NAMES = ("agent", "outer", "delegating", "team", "hands", "keeps", "dials", "streaming")
+NAMES = ("agent", "outer", "delegating", "team", "pair", "reviewing", "hands", "keeps", "dials", "streaming")
 GRAPHS = {name: f"./replayed.py:{name}" for name in NAMES}
 
 
@@ -149,6 +149,44 @@ def test_a_tool_of_a_subgraph_hands_over_to_the_recorded_agent(replay_host: Host
     replayed = replay(replay_host, "team", question(("hand_over", {})), recording)
 
     assert replayed.values["notes"] == original.values["notes"] == ["to bob", "bob"]
+    assert contents(replayed) == contents(original)
+
+
+def test_an_agent_hands_over_to_another_agent_that_got_its_messages(replay_host: HostProcess) -> None:
+    recording, original = record(replay_host, "pair", question(("hand_over", {})))
+
+    replayed = replay(replay_host, "pair", question(("hand_over", {})), recording)
+
+    assert replayed.values["notes"] == original.values["notes"]
+    assert contents(replayed) == contents(original)
+
+
+def test_what_a_tool_wrote_to_the_state_itself_is_repeated(replay_host: HostProcess) -> None:
+    calls = question(("files", {"name": "a"}))
+    recording, original = record(replay_host, "agent", calls)
+
+    replayed = replay(replay_host, "agent", calls, recording)
+
+    assert replayed.values["notes"] == original.values["notes"] == ["a"]
+    assert contents(replayed) == contents(original)
+
+
+def test_the_call_that_a_reviewer_has_edited_is_recorded(replay_host: HostProcess) -> None:
+    calls = question(("count", {"what": "x"}))
+    recording, original = record(replay_host, "reviewing", calls)
+
+    replayed = replay(replay_host, "reviewing", calls, recording)
+
+    assert contents(replayed) == contents(original)
+    assert replayed.outcome["replay"]["unrecorded"] == []
+
+
+def test_equal_calls_of_a_subagent_are_not_those_of_its_caller(replay_host: HostProcess) -> None:
+    calls = question(("task", {"description": '[["count", {"what": "x"}]]'}), ("count", {"what": "x"}))
+    recording, original = record(replay_host, "delegating", calls)
+
+    replayed = replay(replay_host, "delegating", calls, recording)
+
     assert contents(replayed) == contents(original)
 
 

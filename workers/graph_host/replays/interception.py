@@ -57,7 +57,7 @@ def _tool_run(run: Callable[..., Any]) -> Callable[..., Any]:
         if replay.is_live(self.name, visible):
             with service():
                 return run(self, tool_input, *args, **kwargs)
-        stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"))
+        stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"), kwargs.get("config"))
         return run(stand_in, visible, *args, **kwargs)
 
     return replayed
@@ -73,7 +73,7 @@ def _tool_arun(arun: Callable[..., Any]) -> Callable[..., Any]:
         if replay.is_live(self.name, visible):
             with service():
                 return await arun(self, tool_input, *args, **kwargs)
-        stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"))
+        stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"), kwargs.get("config"))
         return await arun(stand_in, visible, *args, **kwargs)
 
     return replayed

@@ -4,10 +4,10 @@ A checkpoint has the writes of the tasks that ran on it. The messages among them
 with, and what they returned. Runs that store only their last checkpoint have no writes: their messages are read from
 the checkpoint's values.
 
-    tools   [{"id", "name", "args", "content", "status", "artifact"?, "command"? | "interrupt"}]
+    tools   [{"id", "name", "args", "at", "content", "status", "artifact"?, "command"? | "interrupt"}]
     models  [{"messages": digest of the prompt, "response"}]
 
-`artifact`, `command`, `interrupt` and `response` are values of any type (`replay.encoded`). A `command` has the
+`at` is the graph that called the tool: the names of the nodes around it. `artifact`, `command`, `interrupt` and `response` are values of any type (`replay.encoded`). A `command` has the
 updates of the tool's task besides its message, which the tool may have returned as a `Command`, and its targets. If a
 subgraph's tool addresses the parent graph, its message is found among the writes of the subgraph's own task.
 """
@@ -27,12 +27,13 @@ from langgraph.pregel import Pregel
 from langgraph.types import Overwrite, Send
 
 from ..checkpoints.saver import HostSaver
-from .replay import encoded, prompt_key
+from .replay import encoded, graph_at, prompt_key
 
 BRANCH = "branch:to:"
 SENDS = "__pregel_tasks"
 INTERRUPT = "__interrupt__"
 RETURN = "__return__"  # of tasks of the functional API
+EDITED = "hitl_edited_tool_calls"  # in LangChain: the calls that a reviewer has replaced, by id
 MAX_DEPTH = 4  # of messages within a written value
 
 
@@ -47,8 +48,10 @@ async def recording(
     if checkpoint_id is not None:
         of_run.setdefault("", [])
     reader = _Reader(saver, graph)
-    for ns in sorted(of_run, key=lambda ns: (-_depth(ns), ns)):
-        items = of_run[ns]
+    # Agents that began later may have the messages of earlier ones in their input.
+    for ns, items in sorted(
+        of_run.items(), key=lambda each: (-_depth(each[0]), each[1] and _place(each[1][0].config)[1])
+    ):
         start = _place(items[0].parent_config)[1] if items else checkpoint_id
         if start is not None:  # a resumed run continues the tasks of a checkpoint of an earlier run
             conf = {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": start}
@@ -78,7 +81,10 @@ class _Reader:
         default_factory=dict
     )  # call id → (namespace, tool call), in order
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by call id
-    answered_in: dict[str, str] = field(default_factory=dict)  # call id → innermost namespace with its result
+    answered_in: dict[str, set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # call id → namespaces with its result
+    edited: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # call id → the call of a reviewer
     models: list[dict[str, Any]] = field(default_factory=list)
     interrupts: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))  # by namespace
     seen: set[str] = field(default_factory=set)  # ids of answers of models, and of calls with results, so far
@@ -100,8 +106,8 @@ class _Reader:
 
     def document(self) -> dict[str, Any]:
         tools = [
-            {"id": id, "name": call["name"], "args": call["args"], **self.results[id]}
-            for id, (_, call) in self.calls.items()
+            {**_described(ns, {**call, **self.edited.get(id, {})}), **self.results[id]}
+            for id, (ns, call) in self.calls.items()
             if id in self.results
         ]
         return {"tools": [*tools, *self._interrupted()], "models": self.models}
@@ -121,6 +127,8 @@ class _Reader:
             if asked and is_own:
                 continue
             for channel, value in writes:
+                if channel == EDITED and isinstance(value, Mapping):
+                    self.edited |= value
                 if not channel.startswith(("__", BRANCH)) or channel == RETURN:
                     self._read_messages(ns, _messages(values.get(channel)), list(_messages(value)))
             self._read_commands(ns, values, writes)
@@ -137,8 +145,10 @@ class _Reader:
                 self.models.append(
                     {"messages": prompt_key(prompt), "response": encoded(self.saver.serde, message)}
                 )
-            elif isinstance(message, ToolMessage) and identity not in self.seen:
-                self._learn_result(ns, message)
+            elif isinstance(message, ToolMessage):
+                self.answered_in[message.tool_call_id].add(ns)
+                if identity not in self.seen:
+                    self._learn_result(message)
             self.seen.add(identity)
             prompt.append(message)
 
@@ -147,19 +157,18 @@ class _Reader:
             if call["id"]:
                 self.calls.setdefault(call["id"], (ns, call))
 
-    def _learn_result(self, ns: str, message: ToolMessage) -> None:
+    def _learn_result(self, message: ToolMessage) -> None:
         result = {"content": message.content, "status": message.status}
         if message.artifact is not None:
             result["artifact"] = encoded(self.saver.serde, message.artifact)
         self.results[message.tool_call_id] = result
-        self.answered_in[message.tool_call_id] = ns
 
     def _read_commands(self, ns: str, values: Mapping[str, Any], writes: Sequence[tuple[str, Any]]) -> None:
         """Add the commands that tools may have returned to the results of their calls. `values` are the state before."""
         for segment in _segments(writes):
             messages = list(_messages(segment))
             ids = [message.tool_call_id for message in messages if isinstance(message, ToolMessage)]
-            ids = [id for id in ids if id in self.calls and self.answered_in[id] == ns]
+            ids = [id for id in ids if id in self.calls and self._is_answered_by(ns, id)]
             if not ids or "command" in self.results[ids[-1]]:
                 continue
             id = ids[-1]
@@ -170,8 +179,25 @@ class _Reader:
             is_own = len(ids) == 1 and not holds_calls and (len(segment) > 1 or bool(targets))
             if is_for_parent or is_own:
                 update = {channel: _new(value, values.get(channel)) for channel, value in segment.items()}
-                command = {"update": update, "goto": targets, "is_for_parent": is_for_parent}
+                command = {
+                    "update": update,
+                    "goto": targets,
+                    "is_for_parent": is_for_parent,
+                    "is_of_tool": self._executes(ns, self.calls[id][1]["name"]),
+                }
                 self.results[id]["command"] = encoded(self.saver.serde, command)
+
+    def _is_answered_by(self, ns: str, id: str) -> bool:
+        """Whether a graph is the innermost one that got the result of a call, of those around the call."""
+        called_in = self.calls[id][0]
+        around = [own for own in self.answered_in[id] if not own or f"{called_in}|".startswith(f"{own}|")]
+        return max(around, key=_depth, default=None) == ns
+
+    def _executes(self, ns: str, name: str) -> bool:
+        """Whether a `ToolNode` of a graph executes a tool. All updates of its task come from the tool."""
+        builder = getattr(self._graph_of(ns), "builder", None)
+        nodes = builder.nodes.values() if builder is not None else ()
+        return any(name in getattr(node.runnable, "tools_by_name", ()) for node in nodes)
 
     def _targets(self, ns: str, from_ns: str | None, writes: Sequence[tuple[str, Any]]) -> list[Any]:
         """Return the nodes that a command of a tool went to: those that no edge of its node leads to.
@@ -182,7 +208,7 @@ class _Reader:
         if builder is None:
             return []
         if from_ns is not None:
-            nodes = {_name(from_ns.rpartition("|")[2])}
+            nodes = {graph_at(from_ns).rpartition("|")[2]}
         else:
             nodes = {
                 name for name, node in builder.nodes.items() if type(node.runnable).__name__ == "ToolNode"
@@ -204,24 +230,18 @@ class _Reader:
     def _graph_of(self, ns: str) -> Any:
         if not ns:
             return self.graph
-        name = "|".join(map(_name, ns.split("|")))
-        return dict(self.graph.get_subgraphs(recurse=True)).get(name)
+        return dict(self.graph.get_subgraphs(recurse=True)).get(graph_at(ns))
 
     def _interrupted(self) -> Iterator[dict[str, Any]]:
         """Yield the calls without a result at which a tool may have asked its question."""
         for ns, values in self.interrupts.items():
             calls = [call for id, (own, call) in self.calls.items() if own == ns and id not in self.results]
             for call, value in zip(calls, values, strict=False):
-                yield {
-                    "id": call["id"],
-                    "name": call["name"],
-                    "args": call["args"],
-                    "interrupt": encoded(self.saver.serde, value),
-                }
+                yield {**_described(ns, call), "interrupt": encoded(self.saver.serde, value)}
 
 
-def _name(part: str) -> str:
-    return part.partition(":")[0]
+def _described(ns: str, call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": call["id"], "name": call["name"], "args": call["args"], "at": graph_at(ns)}
 
 
 def _identity(message: BaseMessage) -> str:

@@ -29,6 +29,8 @@ from typing import Any
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.types import Command, interrupt
@@ -36,6 +38,9 @@ from langgraph.types import Command, interrupt
 from ..serialization import dumps, loads
 from .overlay import StoreOverlay, current_overlay
 
+Send = Callable[[Sequence[tuple[str, Any]]], None]  # adds writes to channels to those of the current task
+
+CONFIG_KEY_SEND = "__pregel_send"
 MAX_REPORTED = 100  # entries of each list of the report
 MAX_ARGS_BYTES = 2_000  # of the arguments of an unrecorded call in the report
 
@@ -51,10 +56,11 @@ class Replay:
         self._are_tools_live = spec.get("tools") == "live"
         self._live_tools = frozenset(spec.get("live_tools") or ())
         self._tools = _Answers(
-            (_tool_key(call["name"], call["args"]), call) for call in recording.get("tools") or ()
+            (_tool_key(call["name"], call["args"]), call.get("at", ""), call)
+            for call in recording.get("tools") or ()
         )
         self._models = _Answers(
-            (call["messages"], call)
+            (call["messages"], "", call)
             for call in recording.get("models") or ()
             if spec.get("models") == "recorded"
         )
@@ -95,9 +101,13 @@ class Replay:
             self._live[name] = None
         return True
 
-    def stand_in(self, tool: BaseTool, arguments: Any, call_id: str | None) -> BaseTool:
+    def stand_in(
+        self, tool: BaseTool, arguments: Any, call_id: str | None, config: RunnableConfig | None
+    ) -> BaseTool:
         """Return the tool to run in place of `tool`. It answers from the recording."""
-        recorded = self._tools.next(_tool_key(tool.name, arguments))
+        conf = ensure_config(config).get("configurable", {})
+        caller = graph_at(conf.get("checkpoint_ns", "").rpartition("|")[0])
+        recorded = self._tools.next(_tool_key(tool.name, arguments), caller)
         if recorded is None or ("interrupt" in recorded and not _mentions(tool, "interrupt")):
             with self._lock:
                 if len(self._unrecorded) < MAX_REPORTED:
@@ -112,23 +122,31 @@ class Replay:
             tags=tool.tags,
             metadata=tool.metadata,
             callbacks=tool.callbacks,
-            answer=functools.partial(self._result, tool, recorded, call_id),
+            answer=functools.partial(self._result, tool, recorded, call_id, conf.get(CONFIG_KEY_SEND)),
         )
 
-    def _result(self, tool: BaseTool, recorded: Mapping[str, Any], call_id: str | None) -> Any:
-        """Return a recorded result in the form that a caller of the tool expects."""
+    def _result(
+        self, tool: BaseTool, recorded: Mapping[str, Any], call_id: str | None, send: Send | None
+    ) -> Any:
+        """Return a recorded result in the form that a caller of the tool expects.
+
+        A tool may also have written to the state by itself, as the file tools of deepagents do: `send` repeats this.
+        """
         if "interrupt" in recorded:
             return interrupt(decoded(self._serde, recorded["interrupt"]))
         if call_id is None:
             return recorded["content"]
-        if "command" in recorded and _mentions(tool, "Command"):
+        if "command" in recorded:
             command = decoded(self._serde, recorded["command"])
             update = {
                 channel: with_call_id(value, recorded["id"], call_id)
                 for channel, value in command["update"].items()
             }
-            graph = Command.PARENT if command["is_for_parent"] else None
-            return Command(update=update, goto=command["goto"], graph=graph)
+            if _mentions(tool, "Command"):
+                graph = Command.PARENT if command["is_for_parent"] else None
+                return Command(update=update, goto=command["goto"], graph=graph)
+            if send is not None and command["is_of_tool"]:
+                send([each for each in update.items() if not _has_result(each[1], call_id)])
         artifact = recorded.get("artifact")
         return ToolMessage(
             recorded["content"],
@@ -140,7 +158,7 @@ class Replay:
 
     def model_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """Return the recorded message for these messages, and count the call. None: call the model."""
-        recorded = self._models.next(prompt_key(messages))
+        recorded = self._models.next(prompt_key(messages), "")
         with self._lock:
             self._counts["models_live" if recorded is None else "models_recorded"] += 1
         if recorded is None:
@@ -150,22 +168,26 @@ class Replay:
 
 
 class _Answers:
-    """Recorded calls by key. Equal calls receive them in order, and the last one again."""
+    """Recorded calls by key. Equal calls receive them in order, and the last one again.
 
-    def __init__(self, calls: Iterator[tuple[str, Mapping[str, Any]]]) -> None:
+    A call gets those of its own graph, if there are any: a subagent may have made equal ones.
+    """
+
+    def __init__(self, calls: Iterator[tuple[str, str, Mapping[str, Any]]]) -> None:
         self._lock = threading.Lock()
-        self._left: dict[str, list[Mapping[str, Any]]] = {}
-        for key, call in calls:
-            self._left.setdefault(key, []).append(call)
+        self._left: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+        for key, at, call in calls:
+            self._left.setdefault(key, {}).setdefault(at, []).append(call)
 
     def has(self, key: str) -> bool:
         return key in self._left
 
-    def next(self, key: str) -> Mapping[str, Any] | None:
+    def next(self, key: str, at: str) -> Mapping[str, Any] | None:
         with self._lock:
-            left = self._left.get(key)
-            if not left:
+            by_graph = self._left.get(key)
+            if not by_graph:
                 return None
+            left = by_graph[at] if at in by_graph else next(iter(by_graph.values()))
             return left.pop(0) if len(left) > 1 else left[0]
 
 
@@ -179,6 +201,11 @@ class RecordedTool(BaseTool):
 
     async def _arun(self, /, *_: Any, **__: Any) -> Any:
         return self.answer()
+
+
+def graph_at(checkpoint_ns: str) -> str:
+    """Return the names of the nodes around a graph, without the ids of their tasks."""
+    return "|".join(part.partition(":")[0] for part in checkpoint_ns.split("|"))
 
 
 def _tool_key(name: str, arguments: Any) -> str:
@@ -235,6 +262,10 @@ def with_call_id(value: Any, recorded_id: str, call_id: str) -> Any:
         calls = [{**call, "id": call_id} if call["id"] == recorded_id else call for call in value.tool_calls]
         return value.model_copy(update={"tool_calls": calls})
     return value
+
+
+def _has_result(value: Any, call_id: str) -> bool:
+    return isinstance(value, list) and any(getattr(item, "tool_call_id", None) == call_id for item in value)
 
 
 def _mentions(tool: BaseTool, name: str) -> bool:
