@@ -2,14 +2,18 @@
 
 Both sides are compared as JSON. Some values differ in every run and are not differences:
 
-- Ids of messages, tool calls and interrupts, and UUIDs within any text. The first pair at the same place is taken as the
+- Ids of messages, tool calls and interrupts, and UUIDs and ids of model providers within any text. The first pair at the same place is taken as the
   same id, and must then appear on both sides at the same places.
 - Times. Two values are equal if each is a time during its own run: an ISO 8601 text with a time of day, or seconds or
   milliseconds since 1970.
 - `usage_metadata` and `response_metadata` of messages. They describe the model call, and its tokens are compared apart.
 
-The cost is bounded. Equal parts are compared as text, at most MAX_VALUES others are visited, and a part deeper than
-MAX_DEPTH is compared as a whole. UUIDs are not looked for in texts above MAX_TEXT characters.
+Items of two lists are paired so that most are alike: an item that one list has more is one difference. A path has the
+index in the replay's list, or in the original's for an item that the replay does not have.
+
+The cost is bounded. Lists whose items make more than MAX_CELLS pairs are paired by
+index, as those of equal length. Equal parts are compared as text, at most MAX_VALUES others are visited, and a part deeper than
+MAX_DEPTH is compared as a whole. Ids are not looked for in texts above MAX_TEXT characters.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, TypeGuard
@@ -31,6 +36,7 @@ MAX_DEPTH = 40
 MAX_TEXT = 100_000  # characters in which ids are searched
 MAX_SHOWN = 2_000  # characters of a value's JSON
 MAX_STEPS = 500
+MAX_CELLS = 40_000  # pairs of items of lists that are looked at to pair those that are alike
 MARGIN_SECONDS = 60.0  # the clocks of the host and of the database may differ
 
 FAILED = ("error", "timeout")  # statuses of runs
@@ -45,8 +51,9 @@ Path = tuple[str, ...]
 Lifetime = tuple[float, float]
 Children = Iterator[tuple[str, Any, Any, bool]]  # key, both values, and whether they are part of a message
 
-_UUID = re.compile(
-    r"(?<![0-9A-Za-z])([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?![0-9A-Za-z])",
+_ID = re.compile(
+    r"(?<![0-9A-Za-z])([0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}"
+    r"|(?:call|chatcmpl|fc|msg|req|resp|rs|toolu|tooluse)[_-][0-9A-Za-z_-]{16,})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?")
@@ -140,6 +147,7 @@ class _Walk:
         self.total = 0
         self._lifetimes = (original, replay)
         self._visited = 0
+        self._cells = MAX_CELLS
         self._is_complete = True
         self._replays: dict[str, str] = {}  # the replay's id by the original's
         self._originals: dict[str, str] = {}
@@ -176,9 +184,24 @@ class _Walk:
         if isinstance(original, Mapping) and isinstance(replay, Mapping):
             return self._of_objects(original, replay, is_message=is_message)
         if isinstance(original, list) and isinstance(replay, list):
-            pairs = enumerate(zip_longest(original, replay, fillvalue=MISSING))
-            return ((str(index), first, second, is_message) for index, (first, second) in pairs)
+            return ((key, first, second, is_message) for key, first, second in self._pairs(original, replay))
         return None
+
+    def _pairs(self, original: list[Any], replay: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+        """Yield the items of two lists in pairs, with the index of each pair.
+
+        Alike items that follow each other are paired first, then those between them in their order.
+        """
+        cells = len(original) * len(replay)
+        blocks = [(0, len(original), 0, len(replay))]
+        if len(original) != len(replay) and cells <= self._cells:
+            self._cells -= cells
+            likeness = [*map(_likeness, original)], [*map(_likeness, replay)]
+            blocks = [block for _, *block in SequenceMatcher(None, *likeness, autojunk=False).get_opcodes()]
+        for start, end, other_start, other_end in blocks:
+            between = zip_longest(original[start:end], replay[other_start:other_end], fillvalue=MISSING)
+            for offset, (first, second) in enumerate(between):
+                yield str((start if second is MISSING else other_start) + offset), first, second
 
     def _of_objects(
         self, original: Mapping[str, Any], replay: Mapping[str, Any], *, is_message: bool
@@ -190,7 +213,7 @@ class _Walk:
             if is_record and key in OF_THE_CALL:
                 continue
             other = replay.get(key, MISSING)
-            if other is MISSING and added and _UUID.search(key) and self._is_equal(key, added[0]):
+            if other is MISSING and added and _ID.search(key) and self._is_equal(key, added[0]):
                 other = replay[added.pop(0)]
             yield key, value, other, key == INTERRUPTS or (is_message and key not in DATA_KEYS)
         for key in added:
@@ -207,10 +230,10 @@ class _Walk:
         return type(original) is type(replay) and original == replay
 
     def _is_renamed(self, original: str, replay: str) -> bool:
-        """Whether two texts differ only in UUIDs that stand for the same ids."""
+        """Whether two texts differ only in ids that stand for the same ids."""
         if max(len(original), len(replay)) > MAX_TEXT:
             return False
-        first, second = _UUID.split(original), _UUID.split(replay)
+        first, second = _ID.split(original), _ID.split(replay)
         return (
             len(first) > 1
             and first[::2] == second[::2]
@@ -244,6 +267,17 @@ class _Walk:
             sides = {"original": original, "replay": replay}
             values = {name: _shown(value) for name, value in sides.items() if value is not MISSING}
             self.differences.append({"path": ".".join(path)[:MAX_SHOWN], **values})
+
+
+def _likeness(item: Any) -> Any:
+    """Return what two alike items share: of a message, what does not differ between equal runs."""
+    if not _is_message(item):
+        return _ID.sub("", str(item)[:MAX_SHOWN])
+    calls = item.get("tool_calls")
+    names = (
+        [call.get("name") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else ()
+    )
+    return item["type"], _ID.sub("", str(item["content"])[:MAX_SHOWN]), str(item.get("name")), str(names)
 
 
 def _text(value: Any) -> bytes | None:
