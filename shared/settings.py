@@ -502,7 +502,7 @@ PREFIX = "RUNYARD_"
 # Variables that other programs read: the `runyard` command line, the CI jobs in deploy/, docker-compose.yml.
 READ_ELSEWHERE = frozenset(
     f"{PREFIX}{name}"
-    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT".split()
+    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT REPLAY FAIL_ON GITLAB_TOKEN".split()
 )
 OF_TESTS = f"{PREFIX}TEST_"
 

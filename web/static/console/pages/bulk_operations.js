@@ -98,14 +98,14 @@ function Facts({ name, operation }) {
 
 /** @param {{name: string, runs: any[], isCancellation: boolean, isFiltered: boolean}} props */
 function HandledRuns({ name, runs, isCancellation, isFiltered }) {
-  const titles = useTitles(name, runs.map((run) => run.thread_id));
+  const titles = useTitles(name, runs.map((one) => one.thread_id));
   const columns = [
-    { title: "Run", key: "run", primary: true, cell: (/** @type {any} */ run) => html`<a title=${run.run_id} href=${href(["d", name, "runs", run.thread_id, run.run_id])}>Run\u00a0${short(run.run_id)}</a>` },
-    { title: "Outcome", key: "status", cell: (/** @type {any} */ run) => (run.outcome ? html`<${Pill} status=${run.outcome} />` : html`<span class="quiet">waits</span>`) },
-    { title: "Reason", key: "detail", cell: (/** @type {any} */ run) => run.detail && html`<span class="wrap">${plain(run.detail.slice(0, 2_000))}</span>` },
-    { title: "New run", key: "new", hidden: isCancellation, cell: (/** @type {any} */ run) => run.new_run_id && html`<a title=${run.new_run_id} href=${href(["d", name, "runs", run.thread_id, run.new_run_id])}>Run\u00a0${short(run.new_run_id)}</a>` },
-    { title: "Thread", key: "thread", cell: (/** @type {any} */ run) => html`<a class="name" title=${run.thread_id} href=${href(["d", name, "threads", run.thread_id])}>${titles.get(run.thread_id) ?? short(run.thread_id)}</a>` },
-    { title: "Handled", key: "handled", cell: (/** @type {any} */ run) => html`<${Ago} at=${run.ended_at} />` },
+    { title: "Run", key: "run", primary: true, cell: (/** @type {any} */ one) => html`<a title=${one.run_id} href=${href(["d", name, "runs", one.thread_id, one.run_id])}>Run\u00a0${short(one.run_id)}</a>` },
+    { title: "Outcome", key: "status", cell: (/** @type {any} */ one) => (one.outcome ? html`<${Pill} status=${one.outcome} />` : html`<span class="quiet">waits</span>`) },
+    { title: "Reason", key: "detail", cell: (/** @type {any} */ one) => one.detail && html`<span class="wrap">${plain(one.detail.slice(0, 2_000))}</span>` },
+    { title: "New run", key: "new", hidden: isCancellation, cell: (/** @type {any} */ one) => one.new_run_id && html`<a title=${one.new_run_id} href=${href(["d", name, "runs", one.thread_id, one.new_run_id])}>Run\u00a0${short(one.new_run_id)}</a>` },
+    { title: "Thread", key: "thread", cell: (/** @type {any} */ one) => html`<a class="name" title=${one.thread_id} href=${href(["d", name, "threads", one.thread_id])}>${titles.get(one.thread_id) ?? short(one.thread_id)}</a>` },
+    { title: "Handled", key: "handled", cell: (/** @type {any} */ one) => html`<${Ago} at=${one.ended_at} />` },
   ];
   return html`<${Table} label="Runs of the operation" columns=${columns} rows=${runs} rowKey="run_id"
     empty=${html`<${Empty} title=${isFiltered ? "No run has this outcome" : "No runs"} text=${isFiltered ? undefined : "No run matched the filters when the operation started."} />`} />`;
