@@ -109,7 +109,7 @@ def _condition(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Execution(OptionGroup):
-    """How the cases of a replay are executed, and their bounds. Fields that are None are left to the service."""
+    """Options for the execution of the cases of a replay. The service chooses those that are None."""
 
     tools: Annotated[
         Literal["recorded", "live"] | None,

@@ -175,7 +175,7 @@ def _why_skipped(row: Row) -> str | None:
 
 
 def _kwargs(past: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the kwargs of a past run for a case. Nobody reads its stream, and nobody is called at its end."""
+    """Return the kwargs of a past run for a case: without its webhook, and with the least events."""
     return {
         **past,
         "webhook": None,

@@ -60,7 +60,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d
 
 
 class Outcome(StrEnum):
-    """How a replayed run compares with its original."""
+    """The result of the comparison of a replayed run with its original."""
 
     SAME = "same"  # the final status and values are equal
     CHANGED = "changed"

@@ -147,7 +147,7 @@ class ComponentPaths(Value):
 
 
 class UiConfig(Section):
-    """How the components of `ui` are bundled."""
+    """Options for the bundles of the components of `ui`."""
 
     shared = fields.array(
         "must be an array of at most 100 names of packages",
