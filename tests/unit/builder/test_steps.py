@@ -188,6 +188,7 @@ def test_a_host_gets_the_allowed_variables_and_what_the_project_configures(tmp_p
         "inspect": False,
         "auth": None,
         "http": None,
+        "replay": None,
         "secrets": ["API_KEY", "COLOUR"],
     }
     assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == least

@@ -108,6 +108,7 @@ def test_a_replay_reads_the_store_of_its_revision_s_deployment_and_writes_nothin
         replay = {
             "id": case,
             "deployment_id": b.deployment.id,
+            "bench_id": hidden.id,
             "revision_id": uuid7(),
             "sample": 1,
             "seed": 1,
