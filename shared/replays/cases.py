@@ -154,7 +154,6 @@ def prepare(replay: Row, row: Row) -> Prepared:
         "live_tools": replay["live_tools"],
         "models": replay["models"],
         "recording": recording,
-        "store": "overlay",
         "network": replay["network"],
     }
     return Prepared(row, kwargs={**_kwargs(row["kwargs"]), REPLAY: spec})

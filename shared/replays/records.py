@@ -132,7 +132,7 @@ _REMOVE = statement("replays.remove")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A validated request for a replay. `where` are the filters of the past runs: see `selection.py`."""
+    """A validated request for a replay. `where` are the filters of the past runs: see `cases.select`."""
 
     where: Mapping[str, Any]
     sample: int

@@ -101,8 +101,7 @@ class Turn:
             return None
         if replay["status"] == Status.PREPARING:
             with connection() as conn:
-                cases.select(conn, replay)
-            return True
+                return cases.select(conn, replay)
         worked = self._judge(replay) + self._start(replay)
         with connection() as conn:
             stopped = cases.end_if_over(conn, replay)

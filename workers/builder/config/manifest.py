@@ -16,7 +16,8 @@ from workers.builder.config import dependencies, fields, javascript
 from workers.builder.config.dependencies import Dependencies, LockedPackage, PipConfig
 from workers.builder.config.fields import refused
 from workers.builder.config.javascript import NodeProject
-from workers.builder.config.schema import Graphs, LanggraphJson, names_file
+from workers.builder.config.references import Graphs, names_file
+from workers.builder.config.schema import LanggraphJson
 from workers.builder.workspaces import SourceTree
 
 DEFAULT_PATH = "langgraph.json"

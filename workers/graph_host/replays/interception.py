@@ -9,7 +9,8 @@ that calls a function of the project directly, or an object that is no `BaseTool
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from langchain_core.language_models.chat_models import BaseChatModel
@@ -22,6 +23,9 @@ from .. import frames
 from ..output import current_run_id
 from . import network
 from .replay import RecordedTool, Replay, current_replay, service
+
+# The tool, its input, and the context that permits connections to a tool that is executed.
+Routed = tuple[BaseTool, Any, AbstractContextManager[Any]]
 
 
 @functools.cache
@@ -47,18 +51,24 @@ def _replay_of_tool(tool: BaseTool) -> Replay | None:
     return None if isinstance(tool, RecordedTool) else replay
 
 
+def _routed(tool: BaseTool, tool_input: Any, kwargs: Mapping[str, Any]) -> Routed:
+    """Return the tool to run with its input: the tool itself, or a stand-in that answers from the recording."""
+    replay = _replay_of_tool(tool)
+    if replay is None:
+        return tool, tool_input, nullcontext()
+    visible = _visible(tool, tool_input)
+    if replay.is_live(tool.name, visible):
+        return tool, tool_input, service()
+    stand_in = replay.stand_in(tool, visible, kwargs.get("tool_call_id"), kwargs.get("config"))
+    return stand_in, visible, nullcontext()
+
+
 def _tool_run(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def replayed(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-        replay = _replay_of_tool(self)
-        if replay is None:
-            return run(self, tool_input, *args, **kwargs)
-        visible = _visible(self, tool_input)
-        if replay.is_live(self.name, visible):
-            with service():
-                return run(self, tool_input, *args, **kwargs)
-        stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"), kwargs.get("config"))
-        return run(stand_in, visible, *args, **kwargs)
+        tool, given, network_rule = _routed(self, tool_input, kwargs)
+        with network_rule:
+            return run(tool, given, *args, **kwargs)
 
     return replayed
 
@@ -66,15 +76,9 @@ def _tool_run(run: Callable[..., Any]) -> Callable[..., Any]:
 def _tool_arun(arun: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(arun)
     async def replayed(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-        replay = _replay_of_tool(self)
-        if replay is None:
-            return await arun(self, tool_input, *args, **kwargs)
-        visible = _visible(self, tool_input)
-        if replay.is_live(self.name, visible):
-            with service():
-                return await arun(self, tool_input, *args, **kwargs)
-        stand_in = replay.stand_in(self, visible, kwargs.get("tool_call_id"), kwargs.get("config"))
-        return await arun(stand_in, visible, *args, **kwargs)
+        tool, given, network_rule = _routed(self, tool_input, kwargs)
+        with network_rule:
+            return await arun(tool, given, *args, **kwargs)
 
     return replayed
 
