@@ -282,8 +282,8 @@ def follow_to_end(
 ) -> dict[str, Any]:
     """Wait for a revision, report the result and return it.
 
-    `seconds` is the timeout, at which `late` is raised; None reports the start of the build and returns at once. Raises CommandFailed, and typer.Exit
-    for a failure already printed.
+    `seconds` is the timeout, at which `late` is raised; None reports the start of the build and returns at once. Raises
+    CommandFailed, and typer.Exit for a failure already printed.
     """
     result = {
         "deployment_id": deployment["id"],

@@ -18,9 +18,10 @@ from cli.errors import NOT_JUDGED, RULE_FAILED, BadUsage
 from cli.output import UNLIMITED, Column, printable, table
 from shared.errors import Invalid
 from shared.replays import rules
+from shared.replays.comparison import Outcome
 
 POLL_SECONDS = 1.0
-OUTCOMES = ("same", "changed", "diverged", "failed", "skipped")
+OUTCOMES = tuple(map(str, Outcome))
 SIDES = ("original", "replay")
 
 FAIL_ON = f"Conditions under which it fails: `{rules.EXAMPLE}`. Metrics: {', '.join(rules.METRICS)}."

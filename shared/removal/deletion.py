@@ -58,7 +58,10 @@ def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list
 
 
 def stop_runs(conn: Connection, deployment_id: UUID, *, reason: str = REASON) -> list[Displaced]:
-    """Stop some runs of a deleted deployment, or of the bench of an ended replay. Returns an empty list when no more can be stopped."""
+    """Stop some runs of a deleted deployment, or of the bench of an ended replay.
+
+    Returns an empty list when no more can be stopped.
+    """
     key = {"id": deployment_id, "reason": reason, "limit": RUNS_AT_ONCE}
     stopped = [*_STOP_PENDING.rows(conn, **key, reserved=RESERVED), *_STOP_RUNNING.rows(conn, **key)]
     ended = [row["run_id"] for row in stopped if row["owner"] is None]

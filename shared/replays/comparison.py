@@ -2,8 +2,8 @@
 
 Both sides are compared as JSON. Some values differ in every run and are not differences:
 
-- Ids of messages, tool calls and interrupts, and UUIDs and ids of model providers within any text. The first pair at the same place is taken as the
-  same id, and must then appear on both sides at the same places.
+- Ids of messages, tool calls and interrupts, and UUIDs and ids of model providers within any text. The first pair at the
+  same place is taken as the same id, and must then appear on both sides at the same places.
 - Times. Two values are equal if each is a time during its own run: an ISO 8601 text with a time of day, or seconds or
   milliseconds since 1970.
 - `usage_metadata` and `response_metadata` of messages. They describe the model call, and its tokens are compared apart.
@@ -11,9 +11,9 @@ Both sides are compared as JSON. Some values differ in every run and are not dif
 Items of two lists are paired so that most are alike: an item that one list has more is one difference. A path has the
 index in the replay's list, or in the original's for an item that the replay does not have.
 
-The cost is bounded. Lists whose items make more than MAX_CELLS pairs are paired by
-index, as those of equal length. Equal parts are compared as text, at most MAX_VALUES others are visited, and a part deeper than
-MAX_DEPTH is compared as a whole. Ids are not looked for in texts above MAX_TEXT characters.
+The cost is bounded. Lists of equal length, and lists whose items make more than MAX_CELLS pairs, are paired by index.
+Equal parts are compared as text, at most MAX_VALUES others are visited, and a part deeper than MAX_DEPTH is compared as
+a whole. Ids are not looked for in texts above MAX_TEXT characters.
 """
 
 from __future__ import annotations

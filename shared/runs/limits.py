@@ -6,8 +6,11 @@ one deployment or key at a time. The claim locks its row while it counts the run
 any number of runners. A runner that ends a run under a limit claims the next.
 
 Runs of a limited deployment are claimed by deployment, round robin between keys and within the limits of these keys. The
-oldest pending run of each key comes first. Runs of a replay have the lowest priority (`shared/replays/benches.py`). The limit of a key counts runs of all deployments; runs of crons belong to no
+oldest pending run of each key comes first. The limit of a key counts runs of all deployments; runs of crons belong to no
 key. Runs of each depth are counted separately (`shared/runs/nesting.py`).
+
+The bench of a replay (`shared/replays/benches.py`) is a limited deployment. Its runs have the lowest priority: they are
+claimed only while no other run of the pool waits that could start.
 """
 
 from __future__ import annotations

@@ -63,9 +63,10 @@ class Slots:
         return min(self.free(depth) for depth in range(nesting.MAX_DEPTH + 1))
 
     def claimed_within_replays(self, claim: Callable[[Callable[[int], int]], ClaimedRuns]) -> ClaimedRuns:
-        """Claim runs with a function that reserves slots of replays. It returns how many of a number replays may use.
+        """Claim runs, with the slots of replays reserved meanwhile.
 
-        A claimed run of a replay keeps its slot until `release`.
+        `claim` passes to its argument how many runs a replay could start, and gets how many it may start. A claimed run
+        of a replay keeps its slot until `release`.
         """
         reserved = 0
 

@@ -3,8 +3,8 @@
 Replays are in no host with ordinary runs, so that a revision that is only tried cannot disturb these, and the runner
 can refuse requests of such a host to its deployment. If no call of a replay can need the network, the host has none.
 
-Quarantine concerns runs whose host has died. When a host dies, the runner cannot tell which of its runs caused the death. The runs are therefore separated step by
-step. The run's row stores the level (`run.quarantine`):
+Quarantine concerns runs whose host has died. The runner cannot tell which of the host's runs caused the death. The runs
+are therefore separated step by step. The run's row stores the level (`run.quarantine`):
 
     0       on a host with all other runs of the revision
     1       after a first death: all of its runs on one host, without other runs

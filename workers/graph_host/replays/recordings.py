@@ -7,9 +7,10 @@ the checkpoint's values.
     tools   [{"id", "name", "args", "at", "content", "status", "artifact"?, "command"? | "interrupt"}]
     models  [{"messages": digest of the prompt, "response"}]
 
-`at` is the graph that called the tool: the names of the nodes around it. `artifact`, `command`, `interrupt` and `response` are values of any type (`replay.encoded`). A `command` has the
-updates of the tool's task besides its message, which the tool may have returned as a `Command`, and its targets. If a
-subgraph's tool addresses the parent graph, its message is found among the writes of the subgraph's own task.
+`at` is the graph that called the tool: the names of the nodes around it. `artifact`, `command`, `interrupt` and
+`response` are values of any type (`replay.encoded`). A `command` has the updates of the tool's task besides its message,
+which the tool may have returned as a `Command`, and its targets. If a subgraph's tool addresses the parent graph, its
+message is found among the writes of the subgraph's own task.
 """
 
 from __future__ import annotations
