@@ -61,7 +61,7 @@ class RevisionName(fields.Field):
             raise ValidationError([self.type_rule]) from None
 
 
-class ReplayWhere(fields.StrictSchema):
+class PastRunFilters(fields.StrictSchema):
     """The filters of past runs. Unknown and empty filters are refused: they would select other runs than intended."""
 
     since = fields.TimeField()
@@ -97,7 +97,7 @@ class ReplayBody(fields.StrictSchema):
         allow_none=True,
         metadata={"description": "Replays with the same seed select the same runs. Null: a random one"},
     )
-    where = fields.Nested(ReplayWhere, load_default=dict)
+    where = fields.Nested(PastRunFilters, load_default=dict)
     tools = fields.OneOf(
         RECORDED,
         LIVE,
