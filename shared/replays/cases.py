@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import fleet
-from shared.errors import RunyardError, Unanswered, Unavailable
+from shared.errors import Refused, RunyardError, Unanswered, Unavailable
 from shared.figures import usage
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
@@ -46,6 +46,7 @@ NOT_STORED = "the run is no longer stored"
 NO_START = "the checkpoint that the run started from is no longer stored"
 NO_INPUT = "the input of the run is no longer stored"
 NO_VALUES = "the final values of the run are no longer stored"
+ASKED_AGAIN = "a later question of the same task has replaced the question that the run asked"
 CASE_GONE = "the run of the case was deleted"
 
 _ORIGINAL = part("replays.original")
@@ -330,12 +331,15 @@ def _side(row: Row, prefix: str, values: Any, scores: Mapping[str, float]) -> Si
 
 
 def _reference(replay: Row, row: Row) -> Any:
-    """Return the final values of the past run: those of its thread, or of its last checkpoint."""
+    """Return the final values of the past run: those of its thread, or of its last checkpoint. Raises RunyardError."""
+    if row["is_asked_again"]:
+        raise Refused(ASKED_AGAIN)
     if row["is_current"]:
         return _final(row["values"], row["state"])
     if row["last_id"] is None:
         return {}
-    document = {"op": "state", "checkpoint": {"checkpoint_id": row["last_id"]}, "subgraphs": False}
+    checkpoint = {"checkpoint_id": row["last_id"]}
+    document = {"op": "state", "checkpoint": checkpoint, "left_by": str(row["run_id"])}
     state = _ask(replay, row, document)
     return _final(state["values"], state)
 

@@ -56,6 +56,26 @@ SELECT thread.deployment_id, thread.thread_id, newest.*
 FROM unnest(CAST(:deployment_ids AS uuid[]), CAST(:thread_ids AS uuid[])) AS thread (deployment_id, thread_id)
 CROSS JOIN LATERAL newest_checkpoint(thread.deployment_id, thread.thread_id) AS newest
 
+-- name: left_by
+-- A checkpoint as a past run left it: without the writes of later runs, which answered its interrupts or went on from it.
+SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type AS checkpoint_type,
+    c.data AS checkpoint_data, CAST(c.metadata AS text) AS checkpoint_metadata, parts.channels, parts.versions, parts.types,
+    parts.blobs, w.tasks, w.write_channels, w.write_types, w.writes
+FROM checkpoint AS c CROSS JOIN LATERAL checkpoint_parts(
+    c.deployment_id, c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.blobs, NULL) AS parts
+CROSS JOIN LATERAL (
+    SELECT array_agg(task_id) AS tasks, array_agg(channel) AS write_channels, array_agg(type) AS write_types,
+        array_agg(data) AS writes
+    FROM (
+        SELECT task_id, channel, type, data FROM checkpoint_write AS one
+        WHERE one.deployment_id = c.deployment_id AND one.thread_id = c.thread_id AND one.checkpoint_ns = c.checkpoint_ns
+          AND one.checkpoint_id = c.checkpoint_id AND NOT EXISTS (
+            SELECT FROM run AS later JOIN run AS past USING (deployment_id, thread_id)
+            WHERE later.run_id = one.run_id AND past.run_id = :run_id AND later.created_seq > past.created_seq)
+        ORDER BY task_path COLLATE "C", task_id COLLATE "C", idx) AS ordered) AS w
+WHERE c.deployment_id = :deployment_id AND c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
+  AND c.checkpoint_id = :checkpoint_id
+
 -- name: ancestors
 -- A checkpoint and its ancestors, nearest first, with the blobs and writes of the requested channels. The chain of parents
 -- ends at a checkpoint with a blob for each of the channels: such a blob includes all older values.

@@ -121,8 +121,8 @@ SELECT :id, row_number() OVER (ORDER BY seeded, run_id), run_id, thread_id FROM 
 UPDATE replay SET status = 'running' WHERE id = :id AND status = 'preparing'
 
 -- part: original
--- The past run `r` of a case `c`: its first and last root checkpoints, the checkpoint that it started from, and whether the
--- thread's stored values are those that the run left.
+-- The past run `r` of a case `c`: its first and last root checkpoints, and the checkpoint that it started from. This is also
+-- its last one if it answered a question and the same task asked another one.
 LEFT JOIN run r ON r.run_id = c.run_id AND r.deployment_id = p.deployment_id
 LEFT JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
 LEFT JOIN LATERAL (
@@ -139,11 +139,14 @@ LEFT JOIN LATERAL (
         WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
           AND k.created_at < r.started_at) END AS id
 ) AS start ON true
+LEFT JOIN LATERAL (
+    SELECT coalesce(own.last_id, CASE WHEN r.status = 'success' THEN start.id END) AS id
+) AS last ON true
 
 -- name: waiting
 -- The next cases to start, with their past runs.
 SELECT c.position, c.run_id, c.thread_id, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id, r.status,
-    r.attempt, r.kwargs, CAST(r.spans AS text) AS spans, r.created_seq, own.last_id, start.id AS start_id,
+    r.attempt, r.kwargs, CAST(r.spans AS text) AS spans, r.created_seq, last.id AS last_id, start.id AS start_id,
     r.input IS NOT NULL AND CAST(r.input AS text) <> 'null' AS has_input,
     EXISTS (SELECT FROM checkpoint k
             WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
@@ -226,11 +229,18 @@ WHERE NOT EXISTS (SELECT FROM run later WHERE later.run_id = w.run_id AND later.
 
 -- name: ended
 -- Cases whose runs have ended, with both runs and their final states. `is_current`: the thread's stored values are those
--- that the past run left.
+-- that the past run left. `is_asked_again`: a later run has answered a question of the run, and its task has asked another
+-- one, which replaces the stored one.
 SELECT c.position, c.run_id, c.thread_id, c.report, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id,
-    r.status, r.error, r.input, r.kwargs, r.spans, r.usage, r.started_at, r.ended_at, own.last_id, t.config,
+    r.status, r.error, r.input, r.kwargs, r.spans, r.usage, r.started_at, r.ended_at, last.id AS last_id, t.config,
     t.metadata AS thread_metadata, v.status = 'DEPLOYED' AS is_deployed,
-    own.last_id IS NOT NULL AND readable(t.state) ->> 'checkpoint_id' = own.last_id AS is_current, t.values, t.state,
+    last.id IS NOT NULL AND readable(t.state) ->> 'checkpoint_id' = last.id AS is_current,
+    EXISTS (SELECT FROM run later
+            WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
+              AND later.created_seq > r.created_seq AND later.status = 'success' AND NOT EXISTS (
+                SELECT FROM checkpoint k
+                WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
+                  AND k.checkpoint_id > last.id AND k.created_at < later.ended_at)) AS is_asked_again, t.values, t.state,
     s.run_id IS NOT NULL AS has_run, s.status AS case_status, s.error AS case_error, s.spans AS case_spans,
     s.usage AS case_usage, s.started_at AS case_started_at, s.ended_at AS case_ended_at, h.values AS case_values,
     h.state AS case_state

@@ -29,6 +29,7 @@ _PARTS = ("channels", "versions", "types", "blobs", "tasks", "write_channels", "
 
 _NEWEST = statement("checkpoints.newest")
 _ANCESTORS = statement("checkpoints.ancestors")
+_LEFT_BY = statement("checkpoints.left_by")
 
 
 def newest(conn: Connection | Driver, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
@@ -72,10 +73,25 @@ def answer(
 
 
 def _get_tuple(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
-    rows = _select(conn, deployment_id, {**ask, "before": None, "filter": {}, "limit": 1})
+    if ask.get("left_by"):
+        rows = _left_by(conn, deployment_id, ask)
+    else:
+        rows = _select(conn, deployment_id, {**ask, "before": None, "filter": {}, "limit": 1})
     if not rows:
         return [b'{"found":false}']
     return _checkpoint_answer(rows[0])
+
+
+def _left_by(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any]) -> Sequence[Row]:
+    """Return a checkpoint as the past run `left_by` left it."""
+    return _LEFT_BY.rows(
+        conn,
+        deployment_id=deployment_id,
+        thread_id=UUID(ask["thread_id"]),
+        checkpoint_ns=ask["checkpoint_ns"],
+        checkpoint_id=ask["checkpoint_id"],
+        run_id=UUID(ask["left_by"]),
+    )
 
 
 def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:

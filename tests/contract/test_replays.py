@@ -193,6 +193,27 @@ def test_runs_that_cannot_be_executed_again_are_skipped_with_the_reason(
     assert (done["status"], done["counts"]["skipped"], done["verdict"]) == ("done", 4, None)
 
 
+def test_a_run_whose_stored_question_was_replaced_is_not_judged(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    thread_id = new_thread(api)
+    first = past_run(api, thread_id)
+    [last] = column("SELECT checkpoint_id FROM checkpoint WHERE thread_id = :id", id=thread_id)
+    answered = started(
+        api, thread_id, command={"resume": "yes"}
+    )  # its task asks again, at the same checkpoint
+    answered.finish({"a": 1}, state=make.state(thread_id, last), spans=NO_CALLS)
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    for run in claim(replay):
+        end(run, {"a": 1})
+    step(settings, replay)
+    judged = {case["run_id"]: case for case in cases_of(control, replays, replay)}
+    assert judged[str(answered.run.run_id)]["outcome"] == "same"
+    assert judged[first]["outcome"] == "skipped"
+    assert cases.ASKED_AGAIN in judged[first]["reason"]
+
+
 def test_an_ordinary_run_is_claimed_first_and_replays_use_part_of_the_slots(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:

@@ -3,7 +3,8 @@
 The document of a QUERY frame has `op`, `graph_id`, `thread_id`, and the `config` and `context` for a graph factory. The
 ops and their other keys:
 
-    state    `checkpoint` (null: the newest), `subgraphs`
+    state    `checkpoint` (null: the newest), `subgraphs`; with `left_by`, the id of a past run: the state as the run left
+             it at its last `checkpoint`
     history  `limit`, `before` (checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: omit)
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
     recording  `run_id`, `checkpoint_id` (root checkpoint that the run began from, or null): `replays/recordings.py`
@@ -28,7 +29,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import StateSnapshot, StateUpdate
 
 from . import frames
-from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run
+from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run, tuple_question
 from .checkpoints.storage import Overlay
 from .connection import Connection
 from .inputs import command_of, query_config
@@ -115,6 +116,8 @@ class Query:
                 return [refusal({"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"})]
 
     async def _state(self, graph: Pregel) -> dict[str, Any]:
+        if self._document.get("left_by"):
+            return await self._state_left_by(graph)
         config = query_config(self._document, self._document.get("checkpoint"))
         deep = bool(self._document.get("subgraphs"))
         try:
@@ -124,6 +127,13 @@ class Query:
                 return empty_state(self._thread_id, self._document.get("checkpoint") or {})
             raise
         return state_document(snapshot, self._thread_id, deep=deep)
+
+    async def _state_left_by(self, graph: Pregel) -> dict[str, Any]:
+        """Return the state as a past run left it: its last checkpoint serves as the thread's newest one."""
+        address = query_config(self._document, self._document["checkpoint"])
+        question = {**tuple_question(address), "left_by": self._document["left_by"]}
+        self._checkpoints.newest = await self._storage.ask(frames.ASK, question, [])
+        return state_document(await graph.aget_state(query_config(self._document)), self._thread_id)
 
     async def _history(self, graph: Pregel) -> list[dict[str, Any]]:
         document = self._document

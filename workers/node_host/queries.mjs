@@ -6,7 +6,7 @@
  * to store, so that the runner can store it in one transaction.
  */
 
-import { RunCheckpoints, configured } from "./checkpoints/run_checkpoints.mjs";
+import { RunCheckpoints, configured, tupleQuestion } from "./checkpoints/run_checkpoints.mjs";
 import { Overlay } from "./checkpoints/storage.mjs";
 import { storage as currentStorage } from "./current.mjs";
 import * as frames from "./frames.mjs";
@@ -109,7 +109,10 @@ export class Query {
   }
 
   async #state(graph) {
-    const { checkpoint, subgraphs } = this.#document;
+    const { checkpoint, subgraphs, left_by: leftBy } = this.#document;
+    if (leftBy) {
+      return await this.#stateLeftBy(graph);
+    }
     const config = queryConfig(this.#document, checkpoint);
     try {
       const snapshot = await stateAt(graph, config, { isDeep: Boolean(subgraphs) });
@@ -120,6 +123,15 @@ export class Query {
       }
       throw error;
     }
+  }
+
+  /** Return the state as a past run left it: its last checkpoint serves as the thread's newest one. */
+  async #stateLeftBy(graph) {
+    const { checkpoint, left_by: leftBy } = this.#document;
+    const { configurable } = queryConfig(this.#document, checkpoint);
+    const question = { ...tupleQuestion(configurable), left_by: leftBy };
+    this.#checkpoints.newest = await this.#storage.ask(frames.ASK, question, []);
+    return stateDocument(await stateAt(graph, queryConfig(this.#document)), this.#checkpoints);
   }
 
   async #history(graph) {

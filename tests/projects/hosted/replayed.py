@@ -17,7 +17,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.config import get_store
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
 executed: list[str] = []  # names of the tools that this process has executed
 
@@ -150,6 +150,19 @@ def agent_of(*tools: Any, **options: Any) -> Any:
 
 agent = agent_of()
 outer = StateGraph(State).add_node("inner", agent).add_edge(START, "inner").compile()
+
+
+# As in `create_agent`: each call is a task of its own.
+def each_call(state: State) -> list[Send]:
+    calls = getattr(state["messages"][-1], "tool_calls", ())
+    return [Send("tools", {**state, "messages": [AIMessage("", tool_calls=[call])]}) for call in calls]
+
+
+fanned = (
+    StateGraph(State).add_node(think).add_node("tools", ToolNode(TOOLS))
+    .add_edge(START, "think").add_conditional_edges("think", each_call, ["tools"]).add_edge("tools", "think")
+    .compile()
+)  # fmt: skip
 
 
 # As in deepagents: a tool delegates to another agent, and returns its answer as a command.

@@ -16,7 +16,19 @@ from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from workers.graph_host import frames
 from workers.graph_host.replays.scoring import MAX_STUCK, Scorer
 
-NAMES = ("agent", "outer", "delegating", "team", "pair", "reviewing", "hands", "keeps", "dials", "streaming")
+NAMES = (
+    "agent",
+    "outer",
+    "delegating",
+    "team",
+    "pair",
+    "reviewing",
+    "hands",
+    "keeps",
+    "dials",
+    "streaming",
+    "fanned",
+)
 GRAPHS = {name: f"./replayed.py:{name}" for name in NAMES}
 
 
@@ -230,6 +242,19 @@ def test_a_recorded_question_is_asked_again_and_its_answer_is_used(replay_host: 
     assert again.outcome["state"]["interrupts"][0]["value"] == "sure?"
     assert contents(resumed)[1:] == contents(second)[1:] == ["", "answered yes", "answered yes"]
     assert (again.outcome["replay"]["unrecorded"], resumed.outcome["replay"]["unrecorded"]) == ([], [])
+
+
+def test_the_state_that_a_run_left_has_the_writes_of_its_ended_tasks(replay_host: HostProcess) -> None:
+    thread = Checkpointed(replay_host)
+    run = thread.run("fanned", question(("count", {"what": "x"}), ("asks", {"question": "sure?"})))
+    checkpoint = {"checkpoint_id": run.outcome["state"]["checkpoint_id"]}
+
+    state = thread.query("state", "fanned", checkpoint=checkpoint, left_by=str(run.id))
+
+    shown = [(message["type"], message["content"]) for message in state["values"]["messages"]]
+    assert shown == [(message["type"], message["content"]) for message in run.values["messages"]]
+    assert [type for type, _ in shown] == ["human", "ai", "tool"]
+    assert state["interrupts"] == run.outcome["state"]["interrupts"]
 
 
 def test_only_the_calls_of_the_run_itself_are_recorded(replay_host: HostProcess) -> None:

@@ -77,6 +77,23 @@ def read(run: Row[Any], **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
     return json.loads(head), blobs
 
 
+def test_a_checkpoint_is_read_as_a_run_left_it() -> None:
+    deployment = factories.deployment()
+    first = running(deployment)
+    store(checkpoint(first, "c1"), writes(first, "c1", {0: b"own"}))
+    with connection() as conn:
+        conn.execute(update(RUN).values(status="success"))
+    second = running(deployment, first.thread_id)
+    store(writes(second, "c1", {0: b"later"}, task="u"), checkpoint(second, "c2", "c1"))
+
+    left, parts = read(first, checkpoint_id="c1", left_by=str(first.run_id))
+    whole, _ = read(first, checkpoint_id="c1", left_by=str(second.run_id))
+
+    assert (left["checkpoint_id"], left["writes"]) == ("c1", [["t", "channel0", "bytes"]])
+    assert parts == [b"data of c1", b"own"]
+    assert [task for task, *_ in whole["writes"]] == ["t", "u"]
+
+
 def listed(run: Row[Any], **ask: Any) -> list[str]:
     defaults = {"op": "list", "before": None, "filter": {}, "limit": 10}
     return [item["checkpoint_id"] for item in read(run, **{**defaults, **ask})[0]["items"]]
