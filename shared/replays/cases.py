@@ -28,7 +28,8 @@ from shared.infra.postgres import Row, connection, dumps
 from shared.models import RunStatus, has_ended
 from shared.removal import deletion
 from shared.replays import records
-from shared.replays.comparison import INTERRUPTS, Outcome, Side, compare
+from shared.replays.answered_calls import Span, inside, usage_without
+from shared.replays.comparison import INTERRUPTS, Outcome, Side, compare, writer_of
 from shared.replays.records import RECORDED, Status
 from shared.replays.summary import summarize
 from shared.runs import configurable, limits
@@ -40,6 +41,7 @@ from shared.sql import part, statement
 QUEUED = 50  # runs of cases that wait, so that the end of one case lets another start at once
 STARTED_AT_ONCE = 20
 JUDGED_AT_ONCE = 20
+MAX_STATES = 100  # of a history in which the node of a difference is looked for
 MAX_REASON = 10_000  # characters
 
 NOT_STORED = "the run is no longer stored"
@@ -202,7 +204,13 @@ def _made_calls(replay: Row, row: Row) -> bool:
     return any(f'"{kind}"' in row["spans"] for kind in kinds)
 
 
-def _ask(replay: Row, row: Row, document: Mapping[str, Any]) -> Any:
+def _of_case(replay: Row, row: Row) -> dict[str, Any]:
+    """Return a row that names the thread of a case in place of the past run's."""
+    place = {"deployment_id": replay["bench_id"], "thread_id": row["case_thread_id"]}
+    return {**row, **place, "is_deployed": False}
+
+
+def _ask(replay: Row, row: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
     """Return the answer of a graph host about a past run's thread, by the run's revision if that is still deployed."""
     ids = {"thread_id": str(row["thread_id"]), "graph_id": row["graph_id"]}
     assistant_id = row["thread_metadata"].get("assistant_id")
@@ -212,7 +220,7 @@ def _ask(replay: Row, row: Row, document: Mapping[str, Any]) -> Any:
     return orjson.loads(
         calls.call(
             HostCall(
-                deployment_id=replay["deployment_id"],
+                deployment_id=row.get("deployment_id", replay["deployment_id"]),
                 revision_id=row["revision_id"] if row["is_deployed"] else replay["revision_id"],
                 pool=replay["pool"],
                 thread_id=row["thread_id"],
@@ -306,9 +314,11 @@ def judge(replay: Row, row: Row) -> Judged:
         return Judged(position, Outcome.SKIPPED, f"{NO_VALUES}: {error.message}")
     values = _final(row["case_values"], row["case_state"])
     scored = _scores(replay, row, reference, values)
-    original = _side(row, "", reference, scored.original)
+    report = row["report"] or {}
+    original = _side(row, "", reference, scored.original, inside(row["spans"], report.get("live", ())))
     replayed = _side(row, "case_", values, scored.replay)
-    outcome, comparison = compare(original, replayed, row["report"])
+    outcome, comparison = compare(original, replayed, report)
+    comparison = _with_node(replay, row, comparison, original, replayed)
     if scored.error is not None:
         return Judged(position, Outcome.FAILED, scored.error, comparison)
     error = row["case_error"]
@@ -316,17 +326,47 @@ def judge(replay: Row, row: Row) -> Judged:
     return Judged(position, outcome, reason, comparison)
 
 
-def _side(row: Row, prefix: str, values: Any, scores: Mapping[str, float]) -> Side:
-    models = row[f"{prefix}usage"]
+def _with_node(
+    replay: Row, row: Row, comparison: dict[str, Any], original: Side, replayed: Side
+) -> dict[str, Any]:
+    """Return a comparison whose first difference names the node that wrote it, as far as both histories tell."""
+    first = comparison["first_difference"]
+    if first is None or first["node"] is not None or not first["field"]:
+        return comparison
+    document = {"op": "history", "limit": MAX_STATES, "before": None, "checkpoint_ns": ""}
+    own = {**document, "filter": {"run_id": str(row["run_id"])}}
+    try:
+        states = _ask(replay, row, own)
+        case_states = _ask(replay, _of_case(replay, row), {**document, "filter": {}})
+    except Unavailable:
+        raise
+    except RunyardError:  # a history that is too large, or cannot be read: the node is not known
+        return comparison
+    if MAX_STATES in (len(states), len(case_states)):
+        return comparison
+    channel = first["field"].partition(".")[0]
+    node = writer_of(channel, original, replayed, states[::-1], case_states[::-1])
+    return {**comparison, "first_difference": {**first, "node": node}}
+
+
+def _side(
+    row: Row, prefix: str, values: Any, scores: Mapping[str, float], left_out: Sequence[Span] = ()
+) -> Side:
+    """Return a side of the comparison. `left_out` are spans whose figures do not count.
+
+    The cost is not known if the spans do not have their usage by model.
+    """
+    models, unknown = usage_without(row[f"{prefix}usage"], left_out)
     return Side(
         row[f"{prefix}status"],
         values,
         spans=row[f"{prefix}spans"],
-        tokens=usage.total_tokens(models),
-        cost=usage.cost(models) if models else 0.0,
+        tokens=max(usage.total_tokens(models) - unknown, 0),
+        cost=None if unknown else usage.cost(models) if models else 0.0,
         started_at=row[f"{prefix}started_at"],
         ended_at=row[f"{prefix}ended_at"],
         scores=scores,
+        left_out=frozenset(span["id"] for span in left_out),
     )
 
 

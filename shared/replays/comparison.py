@@ -26,9 +26,11 @@ from datetime import UTC, datetime
 from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, TypeGuard
+from typing import Any
 
 import orjson
+
+from shared.replays.answered_calls import Span, is_number, spans_of
 
 MAX_DIFFERENCES = 100  # that are returned
 MAX_VALUES = 20_000
@@ -48,6 +50,7 @@ INTERRUPTS = "__interrupt__"
 MISSING = object()
 
 Path = tuple[str, ...]
+State = Mapping[str, Any]  # of a thread's history, as the API returns it
 Lifetime = tuple[float, float]
 Children = Iterator[tuple[str, Any, Any, bool]]  # key, both values, and whether they are part of a message
 
@@ -84,6 +87,9 @@ class Side:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
+    left_out: frozenset[str] = (
+        frozenset()
+    )  # ids of the spans that are no steps, because the replay answers their tool
 
     @property
     def duration_seconds(self) -> float | None:
@@ -96,7 +102,7 @@ class Side:
     def graph_seconds(self) -> float | None:
         """Seconds that the graph ran, as its host measured them. None if the run kept no spans."""
         lasted_ms = self.spans.get("lasted_ms") if isinstance(self.spans, Mapping) else None
-        return lasted_ms / 1000 if _is_number(lasted_ms) and 0 <= lasted_ms < math.inf else None
+        return lasted_ms / 1000 if is_number(lasted_ms) and 0 <= lasted_ms < math.inf else None
 
 
 def compare(
@@ -110,7 +116,7 @@ def compare(
     report = report or {}
     walk = _Walk(_lifetime(original), _lifetime(replay))
     walk.compare(original.values, replay.values, ())
-    steps = {"original": steps_of(original.spans), "replay": steps_of(replay.spans)}
+    steps = {"original": steps_of(original), "replay": steps_of(replay)}
     comparison = {
         "status": {"original": original.status, "replay": replay.status},
         "values": walk.differences,
@@ -225,7 +231,7 @@ class _Walk:
             return (
                 original == replay or self._is_renamed(original, replay) or self._are_times(original, replay)
             )
-        if _is_number(original) and _is_number(replay):
+        if is_number(original) and is_number(replay):
             return original == replay or self._are_times(original, replay)
         return type(original) is type(replay) and original == replay
 
@@ -307,10 +313,6 @@ def _is_id(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _lifetime(side: Side) -> Lifetime:
     """Return the first and last time of a run, in seconds since 1970. An empty period if it did not run."""
     if side.started_at is None or side.ended_at is None:
@@ -330,17 +332,15 @@ def _is_time_during(value: Any, since: float, until: float) -> bool:
     return since <= (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() <= until
 
 
-def steps_of(spans: Any) -> list[str]:
+def steps_of(side: Side) -> list[str]:
     """Return the nodes of a run in the order of their start, those of subgraphs as `outer/inner`, at most MAX_STEPS.
 
-    Nodes that start together are in the order of their names. A graph host runs the project's code, so the spans may
-    be anything.
+    Nodes that start together are in the order of their names.
     """
-    found = spans.get("spans") if isinstance(spans, Mapping) else None
-    valid = [span for span in found if _is_span(span)] if isinstance(found, list) else []
-    ids = {span["id"] for span in valid}
-    inner: dict[str | None, list[Mapping[str, Any]]] = {}
-    for span in sorted(valid, key=lambda span: (span["from"], span["name"])):
+    spans = [span for span in spans_of(side.spans) if span["id"] not in side.left_out]
+    ids = {span["id"] for span in spans}
+    inner: dict[str | None, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: (span["from"], span["name"])):
         within = span.get("within")
         inner.setdefault(within if within in ids else None, []).append(span)
     steps: list[str] = []
@@ -354,21 +354,12 @@ def steps_of(spans: Any) -> list[str]:
     return steps
 
 
-def _is_span(span: Any) -> bool:
-    return (
-        isinstance(span, Mapping)
-        and all(isinstance(span.get(name), str) for name in ("id", "name", "kind"))
-        and isinstance(span.get("within"), str | None)
-        and _is_number(span.get("from"))
-    )
-
-
 def _first_difference(
     original: Sequence[str], replay: Sequence[str], differences: Sequence[Mapping[str, Any]]
 ) -> dict[str, str | None] | None:
     """Return the node at which the sequences part, and the first field that differs.
 
-    If the sequences are equal, the node is known only if the run has no other.
+    If the sequences are equal, this names the node only if the run has no other. `writer_of` finds it otherwise.
     """
     pairs = zip_longest(original, replay)
     parting = next((second or first for first, second in pairs if first != second), None)
@@ -377,3 +368,40 @@ def _first_difference(
     nodes = set(replay)
     node = parting if parting is not None else nodes.pop() if len(nodes) == 1 else None
     return {"node": node, "field": differences[0]["path"] if differences else None}
+
+
+def writer_of(
+    channel: str, original: Side, replay: Side, states: Sequence[State], case_states: Sequence[State]
+) -> str | None:
+    """Return the node after which a channel of the two runs first had different values. None if it is not known.
+
+    `states` are those of the root graph that the past run stored, in order. `case_states` also have the states that the
+    replay began from, in front.
+    """
+    begun = max(len(case_states) - len(states), 0)
+    differing = next(
+        (
+            position
+            for position, (state, other) in enumerate(zip(states, case_states[begun:], strict=False))
+            if _differ(state, other, channel, original, replay)
+        ),
+        min(len(states), len(case_states) - begun),
+    )
+    sides = (states[:differing], case_states[: begun + differing])
+    names = {task["name"] for side in sides for state in side[-1:] for task in _writers(state, channel)}
+    return names.pop() if len(names) == 1 else None
+
+
+def _differ(state: State, other: State, channel: str, original: Side, replay: Side) -> bool:
+    walk = _Walk(_lifetime(original), _lifetime(replay))
+    walk.compare(*((each["values"] or {}).get(channel, MISSING) for each in (state, other)), ())
+    return bool(walk.total)
+
+
+def _writers(state: State, channel: str) -> list[Mapping[str, Any]]:
+    """Return the tasks on a state that wrote a channel, or that asked a question."""
+    if channel == INTERRUPTS:
+        return [task for task in state["tasks"] if task["interrupts"]]
+    return [
+        task for task in state["tasks"] if isinstance(task["result"], Mapping) and channel in task["result"]
+    ]

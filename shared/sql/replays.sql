@@ -231,7 +231,7 @@ WHERE NOT EXISTS (SELECT FROM run later WHERE later.run_id = w.run_id AND later.
 -- Cases whose runs have ended, with both runs and their final states. `is_current`: the thread's stored values are those
 -- that the past run left. `is_asked_again`: a later run has answered a question of the run, and its task has asked another
 -- one, which replaces the stored one.
-SELECT c.position, c.run_id, c.thread_id, c.report, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id,
+SELECT c.position, c.run_id, c.thread_id, c.case_thread_id, c.report, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id,
     r.status, r.error, r.input, r.kwargs, r.spans, r.usage, r.started_at, r.ended_at, last.id AS last_id, t.config,
     t.metadata AS thread_metadata, v.status = 'DEPLOYED' AS is_deployed,
     last.id IS NOT NULL AND readable(t.state) ->> 'checkpoint_id' = last.id AS is_current,

@@ -260,7 +260,7 @@ class UsageCounter(BaseCallbackHandler):
         for candidates in response.generations:
             message = getattr(candidates[0], "message", None) if candidates else None
             if isinstance(message, AIMessage) and message.usage_metadata:
-                reported = (_model_of(message), message.usage_metadata)
+                reported = (model_of(message), message.usage_metadata)
                 if self._reported.setdefault(message.id or str(run_id), reported) is reported:
                     self._report(self.total())
 
@@ -281,7 +281,7 @@ class UsageCounter(BaseCallbackHandler):
         return sums or None
 
 
-def _model_of(message: AIMessage) -> str:
+def model_of(message: AIMessage) -> str:
     described = message.response_metadata
     name = described.get("model_name") or described.get("model") or UNKNOWN
     return text_of(name).replace("\0", "")  # PostgreSQL's jsonb cannot store U+0000

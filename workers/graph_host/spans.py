@@ -14,7 +14,9 @@ from langchain_core.outputs import LLMResult
 
 from .checkpoints.node_times import MAX_NAME, MAX_SPANS, NodeTimes, Span, error_name, node_around
 from .masking import masked
-from .outcome import UsageCounter
+from .outcome import UsageCounter, model_of
+
+TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 class CallTimes(UsageCounter):
@@ -42,7 +44,7 @@ class CallTimes(UsageCounter):
 
     def on_llm_end(self, response: LLMResult, *, run_id: object, **details: Any) -> None:
         super().on_llm_end(response, run_id=run_id, **details)
-        self._end(run_id, tokens=_tokens_of(response))
+        self._end(run_id, answer=_answer_of(response))
 
     def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
         self._end(run_id, error=error)
@@ -78,15 +80,22 @@ class CallTimes(UsageCounter):
             "within": caller if caller in self._calls else node_around(ns),
         }
 
-    def _end(self, run_id: object, *, error: BaseException | None = None, tokens: int | None = None) -> None:
+    def _end(
+        self, run_id: object, *, error: BaseException | None = None, answer: AIMessage | None = None
+    ) -> None:
         span = self._calls.get(str(run_id))
         if span is None or self._nodes is None:
             return
         span["until"] = self._nodes.milliseconds(time.monotonic())
         if error is not None:
             span["error"] = "interrupted" if _is_interrupt(error) else error_name(error)
-        if tokens:
-            span["tokens"] = tokens
+        if answer is not None and answer.usage_metadata and answer.usage_metadata.get("total_tokens"):
+            span["tokens"] = answer.usage_metadata["total_tokens"]
+            if self._has_open_tool():  # a replay compares what models used outside of tools
+                span["usage"] = {model_of(answer): {name: answer.usage_metadata.get(name) for name in TOKENS}}
+
+    def _has_open_tool(self) -> bool:
+        return any(call["kind"] == "tool" and call["until"] is None for call in tuple(self._calls.values()))
 
     def document(self, unfinished: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any] | None:
         """Return the spans of the DONE frame, at most MAX_SPANS; None if the run keeps none."""
@@ -105,7 +114,6 @@ def _is_interrupt(error: BaseException) -> bool:
     return any(base.__name__ == "GraphBubbleUp" for base in type(error).__mro__)
 
 
-def _tokens_of(response: LLMResult) -> int | None:
+def _answer_of(response: LLMResult) -> AIMessage | None:
     message = getattr(response.generations[0][0], "message", None) if response.generations else None
-    usage = message.usage_metadata if isinstance(message, AIMessage) else None
-    return usage.get("total_tokens") if usage else None
+    return message if isinstance(message, AIMessage) else None

@@ -12,6 +12,7 @@ import { errorName, textOf } from "./serialization.mjs";
 
 const now = performance.now.bind(performance);
 const UNKNOWN = "unknown"; // the model of a message that names none
+const TOKENS = ["input_tokens", "output_tokens", "total_tokens"];
 const BUBBLES = new Set(["GraphInterrupt", "NodeInterrupt", "ParentCommand", "GraphBubbleUp"]);
 
 /** A callback handler that counts the usage of model calls, and records when each model and tool call began and ended. */
@@ -57,11 +58,11 @@ export class CallTimes {
 
   /** Count the usage of a finished call. A message repeated from a cache keeps its id and counts once. */
   handleLLMEnd(output, runId) {
-    let tokens;
+    let answer;
     for (const [position, candidates] of (output?.generations ?? []).entries()) {
       const message = candidates[0]?.message;
       if (isMessage(message) && message.usage_metadata) {
-        tokens = position === 0 ? message.usage_metadata.total_tokens : tokens;
+        answer = position === 0 ? message : answer;
         const key = message.id ?? runId;
         if (!this.#reported.has(key)) {
           this.#reported.set(key, [modelOf(message), message.usage_metadata]);
@@ -69,7 +70,7 @@ export class CallTimes {
         }
       }
     }
-    this.#end(runId, { tokens });
+    this.#end(runId, { answer });
   }
 
   handleLLMError(error, runId) {
@@ -144,9 +145,13 @@ export class CallTimes {
     });
   }
 
-  /** @param {{error?: any, tokens?: number}} result */
+  #hasOpenTool() {
+    return this.#calls.values().some(({ kind, until }) => kind === "tool" && until === null);
+  }
+
+  /** @param {{error?: any, answer?: any}} result */
   #end(runId, result) {
-    const { error, tokens } = result;
+    const { error, answer } = result;
     const span = this.#calls.get(runId);
     if (span === undefined) {
       return;
@@ -155,8 +160,13 @@ export class CallTimes {
     if (error !== undefined) {
       span.error = BUBBLES.has(error?.name) ? "interrupted" : masked(errorName(error));
     }
-    if (tokens) {
-      span.tokens = tokens;
+    const usage = answer?.usage_metadata;
+    if (usage?.total_tokens) {
+      span.tokens = usage.total_tokens;
+      if (this.#hasOpenTool()) {
+        // A replay compares what models used outside of tools.
+        span.usage = { [modelOf(answer)]: Object.fromEntries(TOKENS.map((name) => [name, usage[name]])) };
+      }
     }
   }
 }

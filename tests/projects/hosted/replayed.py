@@ -17,6 +17,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.config import get_store
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
+from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, Send, interrupt
 
 executed: list[str] = []  # names of the tools that this process has executed
@@ -40,6 +41,7 @@ class Scripted(BaseChatModel):
             message = AIMessage("", tool_calls=calls)
         else:
             message = AIMessage(" ".join(str(m.content) for m in messages if isinstance(m, ToolMessage)))
+        message.usage_metadata = {"input_tokens": 2, "output_tokens": 1, "total_tokens": 3}
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
@@ -161,6 +163,25 @@ def each_call(state: State) -> list[Send]:
 fanned = (
     StateGraph(State).add_node(think).add_node("tools", ToolNode(TOOLS))
     .add_edge(START, "think").add_conditional_edges("think", each_call, ["tools"]).add_edge("tools", "think")
+    .compile()
+)  # fmt: skip
+
+
+def adjust(request: ToolCallRequest, execute: Any) -> Any:
+    """As middleware of LangChain: the tool gets other arguments than the message has."""
+    call = request.tool_call
+    return execute(request.override(tool_call={**call, "args": {"what": call["args"]["what"] + "!"}}))
+
+
+async def adjust_async(request: ToolCallRequest, execute: Any) -> Any:
+    call = request.tool_call
+    return await execute(request.override(tool_call={**call, "args": {"what": call["args"]["what"] + "!"}}))
+
+
+adjusting = (
+    StateGraph(State).add_node(think)
+    .add_node("tools", ToolNode([count], wrap_tool_call=adjust, awrap_tool_call=adjust_async))
+    .add_edge(START, "think").add_conditional_edges("think", tools_condition).add_edge("tools", "think")
     .compile()
 )  # fmt: skip
 

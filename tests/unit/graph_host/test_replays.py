@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shared.replays.answered_calls import inside, usage_without
 from tests.support.hosted import HOSTED
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from workers.graph_host import frames
@@ -28,6 +29,7 @@ NAMES = (
     "dials",
     "streaming",
     "fanned",
+    "adjusting",
 )
 GRAPHS = {name: f"./replayed.py:{name}" for name in NAMES}
 
@@ -193,6 +195,20 @@ def test_the_call_that_a_reviewer_has_edited_is_recorded(replay_host: HostProces
     assert replayed.outcome["replay"]["unrecorded"] == []
 
 
+@pytest.mark.parametrize("rules", [{}, {"models": "recorded"}, {"live_tools": ["count"]}])
+def test_a_call_whose_arguments_middleware_changes_is_recorded(
+    replay_host: HostProcess, rules: dict[str, Any]
+) -> None:
+    calls = question(("count", {"what": "x"}), ("count", {"what": "y"}))
+    recording, original = record(replay_host, "adjusting", calls)
+
+    replayed = replay(replay_host, "adjusting", calls, recording, **rules)
+
+    assert contents(replayed) == contents(original)
+    assert contents(original)[-1].startswith("x! ")
+    assert replayed.outcome["replay"]["unrecorded"] == replayed.outcome["replay"]["live"] == []
+
+
 def test_equal_calls_of_a_subagent_are_not_those_of_its_caller(replay_host: HostProcess) -> None:
     calls = question(("task", {"description": '[["count", {"what": "x"}]]'}), ("count", {"what": "x"}))
     recording, original = record(replay_host, "delegating", calls)
@@ -217,6 +233,19 @@ def test_a_delegated_task_is_repeated_or_executed_with_recorded_tools(
     assert replayed.outcome["replay"]["unrecorded"] == []
     assert replayed.outcome["replay"]["models_live"] == (4 if live_tools else 2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_models_inside_of_tools_have_their_usage_in_the_spans(replay_host: HostProcess) -> None:
+    _, run = record(
+        replay_host, "delegating", question(("task", {"description": '[["count", {"what": "x"}]]'}))
+    )
+
+    left_out = inside(run.outcome["spans"], ())
+    usage, unknown = usage_without(run.outcome["usage"], left_out)
+
+    assert [span["name"] for span in left_out if span["kind"] == "node"] == ["think", "tools", "think"]
+    assert [span["tokens"] for span in left_out if span["kind"] == "model"] == [3, 3]
+    assert (sum(counts["total_tokens"] for counts in usage.values()), unknown) == (6, 0)
 
 
 def test_tools_called_by_nodes_get_the_recorded_content(replay_host: HostProcess, tmp_path: Path) -> None:

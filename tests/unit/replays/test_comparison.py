@@ -188,7 +188,7 @@ def spans(*nodes: tuple[str, float, str | None], kind: str = "node") -> dict[str
     ],
 )  # fmt: skip
 def test_steps_are_the_nodes_of_a_run(document: Any, steps: list[str]) -> None:
-    assert steps_of(document) == steps
+    assert steps_of(side(None, spans=document)) == steps
 
 
 @pytest.mark.parametrize(
@@ -243,3 +243,32 @@ def test_a_comparison_that_ends_at_the_bound_is_never_the_same(monkeypatch: pyte
     outcome, result = compared(many, others)
 
     assert (outcome, result["differences"]) == ("changed", 1)
+
+
+def state(tasks: dict[str, dict[str, Any] | None], **values: Any) -> dict[str, Any]:
+    """Return a state of a history. `tasks` are the results of its nodes; None: the node has asked a question."""
+    described = [
+        {"name": name, "result": result, "interrupts": [] if result is not None else [{"value": "?"}]}
+        for name, result in tasks.items()
+    ]
+    return {"values": values, "tasks": described}
+
+
+def test_the_node_of_a_difference_is_the_one_that_wrote_the_first_different_value() -> None:
+    states = [
+        state({"agent": {"log": ["a"]}}, log=[]),
+        state({"one": {"log": ["b"]}, "two": {"note": 1}}, log=["a"]),
+        state({"agent": {"log": ["c"]}}, log=["a", "b"], note=1),
+        state({}, log=["a", "b", "c"], note=1),
+    ]
+    others = [*states[:2], state({"agent": {"log": ["c"]}}, log=["a", "x"], note=2), states[3]]
+    asking = [*states[:2], state({"agent": {"log": []}, "asks": None}, log=["a", "b"], note=1)]
+
+    def writer(channel: str, one: Any = states, other: Any = others) -> str | None:
+        return comparison.writer_of(channel, side(None), side(None, NOW), one, other)
+
+    assert (writer("log"), writer("note")) == ("one", "two")
+    assert writer("log", states[1:]) == "one", "the case also has the state that it began from"
+    assert writer("__interrupt__", asking, asking) == "asks"
+    assert writer("log", [], []) is None
+    assert writer("note", states, states) is None, "the last state has no tasks"
