@@ -57,9 +57,11 @@ def _routed(tool: BaseTool, tool_input: Any, kwargs: Mapping[str, Any]) -> Route
     if replay is None:
         return tool, tool_input, nullcontext()
     visible = _visible(tool, tool_input)
-    if replay.is_live(tool.name, visible):
+    call_id = kwargs.get("tool_call_id")
+    key = replay.key_of(tool.name, visible, call_id)
+    if replay.is_live(tool.name, key):
         return tool, tool_input, service()
-    stand_in = replay.stand_in(tool, visible, kwargs.get("tool_call_id"), kwargs.get("config"))
+    stand_in = replay.stand_in(tool, key, visible, call_id, kwargs.get("config"))
     return stand_in, visible, nullcontext()
 
 
@@ -104,7 +106,7 @@ def _generate(generate: Callable[..., ChatResult]) -> Callable[..., ChatResult]:
         if (answer := replay.model_answer(messages)) is not None:
             return ChatResult(generations=[ChatGeneration(message=answer)])
         with service():
-            return generate(self, messages, *args, **kwargs)
+            return _learned(replay, generate(self, messages, *args, **kwargs))
 
     return replayed
 
@@ -120,9 +122,15 @@ def _agenerate(generate: Callable[..., Any]) -> Callable[..., Any]:
         if (answer := replay.model_answer(messages)) is not None:
             return ChatResult(generations=[ChatGeneration(message=answer)])
         with service():
-            return await generate(self, messages, *args, **kwargs)
+            return _learned(replay, await generate(self, messages, *args, **kwargs))
 
     return replayed
+
+
+def _learned(replay: Replay, result: ChatResult) -> ChatResult:
+    for generation in result.generations:
+        replay.learn_calls(generation.message)
+    return result
 
 
 # In a replay a streamed answer is one chunk: `stream` would call the model by another way.

@@ -9,6 +9,7 @@ A run is replayed if its spec has `replay`:
     recording   {"tools", "models"} of the past run (`recordings.py`)
 
 Equal tool calls have the same name and arguments. They receive the recorded results in order, and the last one again.
+The arguments are those that the tool receives, or those of the model's message: middleware may change them in between.
 A call without a recorded result is not executed: the graph receives an error message.
 
 `interception.py` passes the calls of tools and models to the replay of the current run.
@@ -65,6 +66,7 @@ class Replay:
             if spec.get("models") == "recorded"
         )
         self._lock = threading.Lock()
+        self._by_id: dict[str, str] = {}  # call id → key of the call, as a model of this run made it
         self._unrecorded: list[dict[str, Any]] = []
         self._live: dict[str, None] = {}
         self._network: dict[str, None] = {}
@@ -91,23 +93,34 @@ class Replay:
             if len(self._network) < MAX_REPORTED:
                 self._network[attempt] = None
 
-    def is_live(self, name: str, arguments: Any) -> bool:
+    def learn_calls(self, message: BaseMessage) -> None:
+        """Remember the tool calls of a model's message."""
+        for call in getattr(message, "tool_calls", ()):
+            if call["id"]:
+                self._by_id[call["id"]] = _tool_key(call["name"], call["args"])
+
+    def key_of(self, name: str, arguments: Any, call_id: str | None) -> str:
+        """Return the key of a call: by the tool's arguments if these are recorded, otherwise by the message's."""
+        key = _tool_key(name, arguments)
+        if call_id is None or self._tools.has(key):
+            return key
+        return self._by_id.get(call_id, key)
+
+    def is_live(self, name: str, key: str) -> bool:
         """Whether a call of a tool is executed. Records the tool's name."""
-        if not self._are_tools_live and (
-            name not in self._live_tools or self._tools.has(_tool_key(name, arguments))
-        ):
+        if not self._are_tools_live and (name not in self._live_tools or self._tools.has(key)):
             return False
         with self._lock:
             self._live[name] = None
         return True
 
     def stand_in(
-        self, tool: BaseTool, arguments: Any, call_id: str | None, config: RunnableConfig | None
+        self, tool: BaseTool, key: str, arguments: Any, call_id: str | None, config: RunnableConfig | None
     ) -> BaseTool:
         """Return the tool to run in place of `tool`. It answers from the recording."""
         conf = ensure_config(config).get("configurable", {})
         caller = graph_at(conf.get("checkpoint_ns", "").rpartition("|")[0])
-        recorded = self._tools.next(_tool_key(tool.name, arguments), caller)
+        recorded = self._tools.next(key, caller)
         if recorded is None or ("interrupt" in recorded and not _mentions(tool, "interrupt")):
             with self._lock:
                 if len(self._unrecorded) < MAX_REPORTED:
@@ -164,6 +177,7 @@ class Replay:
         if recorded is None:
             return None
         message = decoded(self._serde, recorded["response"])
+        self.learn_calls(message)
         return message.model_copy(update={"id": None})  # a thread may not hold two messages with one id
 
 
