@@ -8,14 +8,16 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_store
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode, ToolRuntime, tools_condition
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, Send, interrupt
@@ -43,6 +45,13 @@ class Scripted(BaseChatModel):
             message = AIMessage(" ".join(str(m.content) for m in messages if isinstance(m, ToolMessage)))
         message.usage_metadata = {"input_tokens": 2, "output_tokens": 1, "total_tokens": 3}
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def reduced(messages: list[BaseMessage] | None, writes: list[Any]) -> list[BaseMessage]:
+    whole: Any = messages or []
+    for written in writes:
+        whole = add_messages(whole, written)
+    return whole
 
 
 class State(MessagesState, total=False):
@@ -163,6 +172,23 @@ def each_call(state: State) -> list[Send]:
 fanned = (
     StateGraph(State).add_node(think).add_node("tools", ToolNode(TOOLS))
     .add_edge(START, "think").add_conditional_edges("think", each_call, ["tools"]).add_edge("tools", "think")
+    .compile()
+)  # fmt: skip
+
+
+# As in deepagents: the checkpoints have the changes of the messages.
+class Changes(TypedDict):
+    messages: Annotated[list[BaseMessage], DeltaChannel(reduced)]
+
+
+def fans_changes(state: Changes) -> list[Send]:
+    calls = getattr(state["messages"][-1], "tool_calls", ())
+    return [Send("tools", {"messages": [AIMessage("", tool_calls=[call])]}) for call in calls]
+
+
+changes = (
+    StateGraph(Changes).add_node("think", think, input_schema=Changes).add_node("tools", ToolNode(TOOLS))
+    .add_edge(START, "think").add_conditional_edges("think", fans_changes, ["tools"]).add_edge("tools", "think")
     .compile()
 )  # fmt: skip
 

@@ -30,6 +30,7 @@ NAMES = (
     "streaming",
     "fanned",
     "adjusting",
+    "changes",
 )
 GRAPHS = {name: f"./replayed.py:{name}" for name in NAMES}
 
@@ -255,17 +256,20 @@ def test_tools_called_by_nodes_get_the_recorded_content(replay_host: HostProcess
     assert contents(replay(replay_host, "hands", calls, recording)) == contents(original)
 
 
-def test_a_recorded_question_is_asked_again_and_its_answer_is_used(replay_host: HostProcess) -> None:
+@pytest.mark.parametrize("graph_id", ["agent", "changes"])
+def test_a_recorded_question_is_asked_again_and_its_answer_is_used(
+    replay_host: HostProcess, graph_id: str
+) -> None:
     thread = Checkpointed(replay_host)
-    first = thread.run("agent", question(("asks", {"question": "sure?"})))
-    second = thread.run("agent", None, command={"resume": "yes"})
+    first = thread.run(graph_id, question(("asks", {"question": "sure?"})))
+    second = thread.run(graph_id, None, command={"resume": "yes"})
     start = first.outcome["state"]["checkpoint_id"]
-    asked = thread.query("recording", "agent", run_id=str(first.id), checkpoint_id=None)
-    answered = thread.query("recording", "agent", run_id=str(second.id), checkpoint_id=start)
+    asked = thread.query("recording", graph_id, run_id=str(first.id), checkpoint_id=None)
+    answered = thread.query("recording", graph_id, run_id=str(second.id), checkpoint_id=start)
 
     case = Checkpointed(replay_host)
-    again = case.run("agent", question(("asks", {"question": "sure?"})), replay={"recording": asked})
-    resumed = case.run("agent", None, command={"resume": "yes"}, replay={"recording": answered})
+    again = case.run(graph_id, question(("asks", {"question": "sure?"})), replay={"recording": asked})
+    resumed = case.run(graph_id, None, command={"resume": "yes"}, replay={"recording": answered})
 
     assert again.outcome["thread_status"] == "interrupted"
     assert again.outcome["state"]["interrupts"][0]["value"] == "sure?"
@@ -304,7 +308,7 @@ def test_runs_that_store_only_their_last_checkpoint_are_recorded(replay_host: Ho
     assert contents(replay(replay_host, "agent", calls, recording)) == contents(original)
 
 
-@pytest.mark.parametrize("graph_id", ["agent", "outer", "streaming"])
+@pytest.mark.parametrize("graph_id", ["agent", "outer", "streaming", "changes"])
 def test_equal_model_calls_get_the_recorded_messages(replay_host: HostProcess, graph_id: str) -> None:
     calls = question(("count", {"what": "x"}))
     recording, original = record(replay_host, graph_id, calls)

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.pregel import Pregel
 from langgraph.types import Overwrite, Send
 
@@ -33,6 +34,7 @@ from .replay import encoded, graph_at, prompt_key
 BRANCH = "branch:to:"
 SENDS = "__pregel_tasks"
 INTERRUPT = "__interrupt__"
+DELTAS = "counters_since_delta_snapshot"  # in the metadata of checkpoints with channels that are stored as their changes
 RETURN = "__return__"  # of tasks of the functional API
 EDITED = "hitl_edited_tool_calls"  # in LangChain: the calls that a reviewer has replaced, by id
 MAX_DEPTH = 4  # of messages within a written value
@@ -58,14 +60,56 @@ async def recording(
             conf = {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": start}
             before = await saver.aget_tuple({"configurable": conf})
             if before is not None:
-                reader.begin_from(ns, before)
-        reader.read(ns, items)
+                reader.begin_from(ns, await _whole(saver, before))
+        reader.read(ns, [await _whole(saver, item) for item in items])
     return reader.document()
 
 
 def _place(config: Any) -> tuple[str, str | None]:
     conf = (config or {}).get("configurable") or {}
     return conf.get("checkpoint_ns") or "", conf.get("checkpoint_id")
+
+
+async def _whole(saver: HostSaver, item: CheckpointTuple) -> CheckpointTuple:
+    """Return a checkpoint with the messages of its channels that are stored as their changes."""
+    values, versions = item.checkpoint["channel_values"], item.checkpoint["channel_versions"]
+    if DELTAS not in (item.metadata or {}):
+        return item
+    changed = [channel for channel in versions if channel not in values and _is_state(channel)]
+    histories = await saver.aget_delta_channel_history(config=item.config, channels=changed)
+    rebuilt = {channel: _rebuilt(history) for channel, history in histories.items()}
+    return item._replace(checkpoint={**item.checkpoint, "channel_values": {**values, **rebuilt}})
+
+
+def _rebuilt(history: Mapping[str, Any]) -> list[BaseMessage]:
+    """Return the messages of a channel from its last stored value and the writes since."""
+    messages = list(_messages(history.get("seed")))
+    for _, _, value in history["writes"]:
+        if isinstance(value, Overwrite):
+            messages, value = [], value.value
+        for written in value if isinstance(value, list) else [value]:
+            messages = _with_message(messages, written)
+    return messages
+
+
+def _with_message(messages: list[BaseMessage], written: Any) -> list[BaseMessage]:
+    """Return messages with a written one: appended, in place of the one with its id, or as removal of that one."""
+    if isinstance(written, Mapping) and "content" in written and ("role" in written or "type" in written):
+        [written] = convert_to_messages([dict(written)])  # the input of a caller
+    if not isinstance(written, BaseMessage):
+        return messages
+    if written.id == REMOVE_ALL_MESSAGES:
+        return []
+    others = [message for message in messages if message.id != written.id or written.id is None]
+    if isinstance(written, RemoveMessage):
+        return others
+    if len(others) == len(messages):
+        return [*messages, written]
+    return [written if message.id == written.id else message for message in messages]
+
+
+def _is_state(channel: str) -> bool:
+    return not channel.startswith(("__", BRANCH))
 
 
 def _depth(ns: str) -> int:
@@ -130,7 +174,7 @@ class _Reader:
             for channel, value in writes:
                 if channel == EDITED and isinstance(value, Mapping):
                     self.edited |= value
-                if not channel.startswith(("__", BRANCH)) or channel == RETURN:
+                if _is_state(channel) or channel == RETURN:
                     self._read_messages(ns, _messages(values.get(channel)), list(_messages(value)))
             self._read_commands(ns, values, writes)
 
@@ -258,7 +302,7 @@ def _segments(writes: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
     A node that calls several tools writes one command after the other. Other updates belong to the message that follows
     them; if the last write has no message, to the one before them.
     """
-    own = [(channel, value) for channel, value in writes if not channel.startswith(("__", BRANCH))]
+    own = [(channel, value) for channel, value in writes if _is_state(channel)]
     answers = [
         n for n, (_, value) in enumerate(own) if any(isinstance(m, ToolMessage) for m in _messages(value))
     ]
