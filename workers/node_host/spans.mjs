@@ -146,7 +146,7 @@ export class CallTimes {
   }
 
   #hasOpenTool() {
-    return this.#calls.values().some(({ kind, until }) => kind === "tool" && until === null);
+    return [...this.#calls.values()].some(({ kind, until }) => kind === "tool" && until === null);
   }
 
   /** @param {{error?: any, answer?: any}} result */

@@ -144,6 +144,11 @@ async def think(state: State) -> dict:
     return {"messages": [await model.ainvoke([("system", "be brief"), *state["messages"]])]}
 
 
+async def think_louder(state: State) -> dict:
+    message = await model.ainvoke(state["messages"])
+    return {"messages": [message if message.tool_calls else AIMessage(f"{message.content}!")]}
+
+
 def elsewhere(state: State) -> dict:
     return {"notes": ["elsewhere"]}
 
@@ -160,6 +165,11 @@ def agent_of(*tools: Any, **options: Any) -> Any:
 
 
 agent = agent_of()
+louder = (
+    StateGraph(State).add_node("think", think_louder).add_node("tools", ToolNode(TOOLS))
+    .add_edge(START, "think").add_conditional_edges("think", tools_condition).add_edge("tools", "think")
+    .compile()
+)  # fmt: skip
 outer = StateGraph(State).add_node("inner", agent).add_edge(START, "inner").compile()
 
 
@@ -319,6 +329,13 @@ def streams(state: State) -> dict:
 
 
 streaming = StateGraph(State).add_node(streams).add_edge(START, "streams").compile()
+
+
+def fails(state: State) -> dict:
+    raise ValueError("broken")
+
+
+failing = StateGraph(State).add_node(think).add_node(fails).add_edge(START, "think").add_edge("think", "fails").compile()
 
 
 def score(inputs: Any, reference_output: Any, output: Any, run: Any) -> Any:

@@ -8,7 +8,8 @@ import { AIMessage, type BaseMessage, ToolMessage } from "@langchain/core/messag
 import type { ChatResult } from "@langchain/core/outputs";
 import { tool } from "@langchain/core/tools";
 import {
-  Annotation, Command, MessagesAnnotation, START, StateGraph, type LangGraphRunnableConfig,
+  Annotation, Command, getCurrentTaskInput, interrupt, MessagesAnnotation, Send, START, StateGraph,
+  type LangGraphRunnableConfig,
 } from "@langchain/langgraph";
 import { ToolNode, toolsCondition } from "@langchain/langgraph/prebuilt";
 import { z } from "zod";
@@ -72,19 +73,109 @@ const remember = tool(
   { name: "remember", description: "Add a note.", schema: z.object({ text: z.string() }) },
 );
 
+const count_ = tool(async ({ what }: { what: string }) => `${what} 1`, {
+  name: "count",
+  description: "Count up.",
+  schema: z.object({ what: z.string() }),
+});
+
+const asks = tool(async ({ question }: { question: string }) => `answered ${interrupt(question)}`, {
+  name: "asks",
+  description: "Ask a person.",
+  schema: z.object({ question: z.string() }),
+});
+
+const breaks = tool(
+  async ({ reason }: { reason: string }): Promise<string> => {
+    throw new Error(reason);
+  },
+  { name: "breaks", description: "Raise an error.", schema: z.object({ reason: z.string() }) },
+);
+
+const leave = tool(
+  async (_: object, config: LangGraphRunnableConfig & { toolCall: { id: string } }) =>
+    new Command({
+      goto: "elsewhere",
+      update: { messages: [new ToolMessage({ content: "left", tool_call_id: config.toolCall.id })] },
+    }),
+  { name: "leave", description: "Go to another node.", schema: z.object({}) },
+);
+
+const handOver = tool(
+  async (_: object, config: LangGraphRunnableConfig & { toolCall: { id: string } }) => {
+    const { messages } = getCurrentTaskInput(config) as State;
+    const answer = new ToolMessage({ content: "handed over", tool_call_id: config.toolCall.id });
+    const update = { notes: ["to bob"], messages: [...messages, answer] };
+    return new Command({ goto: "bob", graph: Command.PARENT, update });
+  },
+  { name: "hand_over", description: "Hand over to Bob.", schema: z.object({}) },
+);
+
 const model = new Scripted();
 
 async function think(state: State) {
   return { messages: [await model.invoke([["system", "be brief"], ...state.messages])] };
 }
 
-const agent = new StateGraph(State)
+async function think_louder(state: State) {
+  const message = await model.invoke(state.messages);
+  return { messages: [message.tool_calls?.length ? message : new AIMessage(`${message.content}!`)] };
+}
+
+const agentOf = (tools: any[], thinks = think) =>
+  new StateGraph(State)
+    .addNode("think", thinks)
+    .addNode("tools", new ToolNode(tools))
+    .addNode("elsewhere", () => ({ notes: ["elsewhere"] }))
+    .addEdge(START, "think")
+    .addConditionalEdges("think", toolsCondition)
+    .addEdge("tools", "think")
+    .compile();
+
+const TOOLS = [write, next, picture, remember, count_, asks, breaks, leave];
+const agent = agentOf(TOOLS);
+const louder = agentOf(TOOLS, think_louder);
+
+/** As in `createAgent`: each call is a task of its own. */
+function eachCall({ messages }: State) {
+  const calls = (messages.at(-1) as AIMessage).tool_calls ?? [];
+  return calls.map((call) => new Send("tools", { messages: [new AIMessage({ content: "", tool_calls: [call] })] }));
+}
+
+const fanned = new StateGraph(State)
   .addNode("think", think)
-  .addNode("tools", new ToolNode([write, next, picture, remember]))
+  .addNode("tools", new ToolNode(TOOLS))
   .addEdge(START, "think")
-  .addConditionalEdges("think", toolsCondition)
+  .addConditionalEdges("think", eachCall, ["tools"])
   .addEdge("tools", "think")
   .compile();
+
+const team = new StateGraph(State)
+  .addNode("alice", agentOf([handOver]), { ends: ["bob"] })
+  .addNode("bob", () => ({ notes: ["bob"], messages: [new AIMessage("Bob here")] }))
+  .addEdge(START, "alice")
+  .compile();
+
+const streaming = new StateGraph(State)
+  .addNode("streams", async ({ messages }: State) => {
+    let whole: any;
+    for await (const chunk of await model.stream(messages)) {
+      whole = whole === undefined ? chunk : whole.concat(chunk);
+    }
+    return { messages: [new AIMessage({ content: whole.content, tool_calls: whole.tool_calls })] };
+  })
+  .addEdge(START, "streams")
+  .compile();
+
+const failing = new StateGraph(State)
+  .addNode("think", think)
+  .addNode("fails", () => {
+    throw new Error("broken");
+  })
+  .addEdge(START, "think")
+  .addEdge("think", "fails")
+  .compile();
+
 const outer = new StateGraph(State).addNode("inner", agent).addEdge(START, "inner").compile();
 
 const keeps = new StateGraph(State)
@@ -115,4 +206,4 @@ export function score(inputs: any, reference: unknown, output: unknown, run: any
 }
 
 export const missing = existsSync("/nowhere");
-export { agent, dials, keeps, outer };
+export { agent, dials, failing, fanned, keeps, louder, outer, streaming, team };

@@ -277,6 +277,18 @@ def test_a_recorded_question_is_asked_again_and_its_answer_is_used(
     assert (again.outcome["replay"]["unrecorded"], resumed.outcome["replay"]["unrecorded"]) == ([], [])
 
 
+@pytest.mark.parametrize("graph_id", ["agent", "fanned"])
+def test_calls_beside_a_question_are_not_unrecorded(replay_host: HostProcess, graph_id: str) -> None:
+    calls = question(("count", {"what": "x"}), ("asks", {"question": "sure?"}), ("count", {"what": "y"}))
+    recording, original = record(replay_host, graph_id, calls)
+
+    replayed = Checkpointed(replay_host).run(graph_id, calls, replay={"recording": recording})
+
+    assert contents(replayed) == contents(original)
+    assert replayed.outcome["state"]["interrupts"][0]["value"] == "sure?"
+    assert replayed.outcome["replay"]["unrecorded"] == []
+
+
 def test_the_state_that_a_run_left_has_the_writes_of_its_ended_tasks(replay_host: HostProcess) -> None:
     thread = Checkpointed(replay_host)
     run = thread.run("fanned", question(("count", {"what": "x"}), ("asks", {"question": "sure?"})))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.hosts import Checkpointed, HostProcess, Run
+from shared.replays.comparison import INTERRUPTS, Side, compare
+from tests.support.hosted import HOSTED
+from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from tests.support.node_hosts import node_host
 from workers.graph_host import frames
 
-GRAPHS = {name: f"./replayed.ts:{name}" for name in ("agent", "outer", "keeps", "dials")}
+NAMES = ("agent", "outer", "keeps", "dials", "louder", "fanned", "team", "streaming", "failing")
+GRAPHS = {name: f"./replayed.ts:{name}" for name in NAMES}
 REPLAY = {"score": "./replayed.ts:score"}
 
 
@@ -194,3 +198,56 @@ def test_a_scorer_that_is_no_function_is_refused(node_project: Path) -> None:
     graphs = {"agent": GRAPHS["agent"]}
     with node_host(node_project, graphs, replay={"score": "./replayed.ts:missing"}) as host:
         assert host.ready["error"]["message"].startswith("replay.score: ./replayed.ts:missing is no function")
+
+
+SCENARIOS: dict[str, tuple[str, str, list[Any], dict[str, Any]]] = {
+    "tool loop": ("agent", "agent", [("count", {"what": "x"})], {}),
+    "parallel tools": ("agent", "agent", [("count", {"what": "x"}), ("remember", {"text": "n"})], {}),
+    "changed wording": ("agent", "louder", [("count", {"what": "x"})], {}),
+    "question of a tool": ("fanned", "fanned", [("count", {"what": "x"}), ("asks", {"question": "sure?"})], {}),
+    "question beside a call": ("agent", "agent", [("count", {"what": "x"}), ("asks", {"question": "sure?"})], {}),
+    "subgraph": ("outer", "outer", [("count", {"what": "x"})], {}),
+    "fan-out": ("fanned", "fanned", [("count", {"what": "x"}), ("count", {"what": "y"})], {}),
+    "recorded model": ("agent", "agent", [("count", {"what": "x"})], {"models": "recorded"}),
+    "streaming": ("streaming", "streaming", [("count", {"what": "x"})], {"models": "recorded"}),
+    "exception of a tool": ("agent", "agent", [("breaks", {"reason": "no"})], {}),
+    "exception of a node": ("agent", "failing", [("count", {"what": "x"})], {}),
+    "command": ("agent", "agent", [("leave", {})], {}),
+    "handover": ("team", "team", [("hand_over", {})], {}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def python_host() -> Iterator[HostProcess]:
+    names = {name for one, other, *_ in SCENARIOS.values() for name in (one, other)}
+    with graph_host(HOSTED, {name: f"./replayed.py:{name}" for name in names}) as host:
+        yield host
+
+
+def judged(host: HostProcess, scenario: str) -> tuple[Any, ...]:
+    """Return the outcome of a case in a host, its first difference, and what its replay reported."""
+    graph_id, other, calls, rules = SCENARIOS[scenario]
+    recording, original = record(host, graph_id, question(*calls))
+    replayed = Checkpointed(host).run(other, question(*calls), replay={"recording": recording, **rules})
+    outcome, comparison = compare(_side(original), _side(replayed), replayed.outcome["replay"])
+    steps = comparison["steps"]
+    return outcome, comparison["first_difference"], steps, comparison["report"]
+
+
+def _side(run: Run) -> Side:
+    asked = (run.outcome["state"] or {}).get("interrupts")
+    now = datetime.now(UTC)
+    values = {**(run.values or {}), **({INTERRUPTS: asked} if asked else {})}
+    return Side(run.outcome["status"], values, spans=run.outcome["spans"], started_at=now, ended_at=now)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_both_hosts_judge_a_case_alike(
+    replay_host: HostProcess, python_host: HostProcess, scenario: str
+) -> None:
+    expected = {"changed wording": "changed", "exception of a node": "failed"}.get(scenario, "same")
+    ours = judged(replay_host, scenario)
+
+    assert ours == judged(python_host, scenario)
+    assert ours[0] == expected
+    assert (ours[1] is None) == (expected == "same")

@@ -4,12 +4,13 @@ A checkpoint has the writes of the tasks that ran on it. The messages among them
 with, and what they returned. Runs that store only their last checkpoint have no writes: their messages are read from
 the checkpoint's values.
 
-    tools   [{"id", "name", "args", "at", "content", "status", "artifact"?, "command"? | "interrupt"}]
+    tools   [{"id", "name", "args", "at", "content", "status", "artifact"?, "command"? | "interrupt", "may_be_lost"}]
     models  [{"messages": digest of the prompt, "response"}]
 
 `at` is the graph that called the tool: the names of the nodes around it. `artifact`, `command`, `interrupt` and
 `response` are values of any type (`replay.encoded`). A `command` has the updates of the tool's task besides its message,
-which the tool may have returned as a `Command`, and its targets. If a subgraph's tool addresses the parent graph, its
+which the tool may have returned as a `Command`, and its targets. `may_be_lost`: another call of the same task may have asked
+the question, so that the result of this one was lost. If a subgraph's tool addresses the parent graph, its
 message is found among the writes of the subgraph's own task.
 """
 
@@ -278,11 +279,16 @@ class _Reader:
         return dict(self.graph.get_subgraphs(recurse=True)).get(graph_at(ns))
 
     def _interrupted(self) -> Iterator[dict[str, Any]]:
-        """Yield the calls without a result at which a tool may have asked its question."""
+        """Yield the calls without a result at which a tool may have asked its question.
+
+        A task that executes several calls loses the results of the others when one of them asks.
+        """
         for ns, values in self.interrupts.items():
             calls = [call for id, (own, call) in self.calls.items() if own == ns and id not in self.results]
-            for call, value in zip(calls, values, strict=False):
-                yield {**_described(ns, call), "interrupt": encoded(self.saver.serde, value)}
+            for position, call in enumerate(calls if values else ()):
+                asked = encoded(self.saver.serde, values[min(position, len(values) - 1)])
+                is_lost = len(calls) > len(values)
+                yield {**_described(ns, call), "interrupt": asked, "may_be_lost": is_lost}
 
 
 def _described(ns: str, call: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,8 +122,9 @@ class Replay:
         caller = graph_at(conf.get("checkpoint_ns", "").rpartition("|")[0])
         recorded = self._tools.next(key, caller)
         if recorded is None or ("interrupt" in recorded and not _mentions(tool, "interrupt")):
+            is_lost = recorded is not None and recorded.get("may_be_lost")
             with self._lock:
-                if len(self._unrecorded) < MAX_REPORTED:
+                if not is_lost and len(self._unrecorded) < MAX_REPORTED:
                     self._unrecorded.append({"tool": tool.name, "args": _shortened(arguments)})
             text = (
                 f"The tool {tool.name!r} was not executed: the recorded run has no call with these arguments."

@@ -16,6 +16,7 @@ import path from "node:path";
 
 import { current } from "../current.mjs";
 import { importEntry } from "../libraries.mjs";
+import { graphAt } from "./replay.mjs";
 
 const CORE = "@langchain/core";
 const TOOL_NODE = /\bToolNode\b/;
@@ -63,13 +64,17 @@ function wrapTools({ StructuredTool: { prototype } }) {
     }
     const isCall = arg?.type === "tool_call";
     const args = isCall ? arg.args : arg;
-    if (replay.isLive(this.name, args)) {
+    const callId = (isCall ? arg.id : undefined) ?? config?.toolCall?.id;
+    const key = replay.keyOf(this.name, args, callId);
+    if (replay.isLive(this.name, key)) {
       return await service.run(true, () => call.call(this, arg, config, tags));
     }
-    const callId = (isCall ? arg.id : undefined) ?? config?.toolCall?.id;
-    const answer = replay.toolAnswer(this.name, args, callId, isFromToolNode());
+    const ns = config?.configurable?.checkpoint_ns ?? "";
+    const caller = graphAt(ns.split("|").slice(0, -1).join("|"));
+    const details = { name: this.name, args, callId, isFromToolNode: isFromToolNode(), caller };
+    const answer = replay.toolAnswer(key, details);
     const standIn = Object.create(this, {
-      _call: { value: async () => answer },
+      _call: { value: async () => answer() },
       responseFormat: { value: "content" },
     });
     return await call.call(standIn, arg, config, tags);
@@ -94,7 +99,9 @@ function wrapModels({ BaseChatModel: { prototype } }) {
     }
     const answer = messages.length === 1 ? replay.modelAnswer(messages[0]) : undefined;
     if (answer === undefined) {
-      return await service.run(true, () => _generateUncached.call(this, messages, ...rest));
+      const result = await service.run(true, () => _generateUncached.call(this, messages, ...rest));
+      result.generations.flat().forEach((generation) => replay.learnCalls(generation.message));
+      return result;
     }
     const generations = [{ message: answer, text: typeof answer.content === "string" ? answer.content : "" }];
     const standIn = Object.create(this, {

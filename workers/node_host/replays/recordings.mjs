@@ -5,13 +5,15 @@
  */
 
 import { isMessage, typeOf } from "../messages.mjs";
-import { subgraphAt } from "../outcome.mjs";
-import { promptKey } from "./replay.mjs";
+import { stateAt, subgraphAt } from "../outcome.mjs";
+import { graphAt, promptKey } from "./replay.mjs";
 
 const { isArray } = Array;
 const BRANCH = "branch:to:";
 const RETURN = "__return__"; // of tasks of the functional API
 const INTERRUPT = "__interrupt__";
+const EDITED = "hitl_edited_tool_calls"; // in LangChain: the calls that a reviewer has replaced, by id
+const LOST = "The result of this call was lost, because another call asked a question.";
 const MAX_DEPTH = 4; // of messages within a written value
 
 /**
@@ -33,7 +35,9 @@ export async function recording(saver, serializer, graph, { threadId, runId, che
     ofRun.set("", []);
   }
   const reader = new Reader(serializer, graph);
-  const namespaces = [...ofRun.keys()].sort((a, b) => depthOf(b) - depthOf(a) || (a < b ? -1 : 1));
+  // Agents that began later may have the messages of earlier ones in their input.
+  const isEarlier = (a, b) => firstId(ofRun, a) < firstId(ofRun, b);
+  const namespaces = [...ofRun.keys()].sort((a, b) => depthOf(b) - depthOf(a) || (isEarlier(a, b) ? -1 : 1));
   for (const ns of namespaces) {
     const items = ofRun.get(ns);
     const start = items.length ? items[0].parentConfig?.configurable?.checkpoint_id : checkpointId;
@@ -50,6 +54,10 @@ export async function recording(saver, serializer, graph, { threadId, runId, che
   return reader.document();
 }
 
+function firstId(ofRun, ns) {
+  return ofRun.get(ns)[0]?.config.configurable.checkpoint_id ?? "";
+}
+
 function depthOf(ns) {
   return ns ? ns.split("|").length : 0;
 }
@@ -60,6 +68,9 @@ class Reader {
   #graph;
   #calls = new Map(); // by call id: the namespace and the tool call, in order
   #results = new Map(); // by call id
+  #answeredIn = new Map(); // call id → namespaces with its result
+  #edited = new Map(); // call id → the call of a reviewer
+  #interrupts = new Map(); // by namespace
   #models = [];
   #seen = new Set(); // messages so far
 
@@ -90,11 +101,28 @@ class Reader {
   document() {
     const tools = [...this.#calls]
       .filter(([id]) => this.#results.has(id))
-      .map(([id, { call }]) => {
+      .map(([id, { ns, call }]) => {
         const { content, status, artifact, command } = this.#results.get(id);
-        return { id, name: call.name, args: call.args, content, status, artifact, command };
+        return { ...described(ns, { ...call, ...this.#edited.get(id) }), content, status, artifact, command };
       });
-    return { tools, models: this.#models };
+    return { tools: [...tools, ...this.#interrupted()], models: this.#models };
+  }
+
+  /**
+   * Return the calls without a result at which a tool may have asked its question.
+   *
+   * A task that executes several calls loses the results of the others when one of them asks. Each of them may ask.
+   */
+  #interrupted() {
+    return [...this.#interrupts].flatMap(([ns, values]) => {
+      const calls = [...this.#calls].filter(([id, call]) => call.ns === ns && !this.#results.has(id));
+      return calls.map(([, { call }], position) => ({
+        ...described(ns, call),
+        ...(position < values.length
+          ? { interrupt: this.#serializer.dumps(values[position], "recording") }
+          : { content: LOST, status: "error" }),
+      }));
+    });
   }
 
   /** A task that asks a question ends its run, so its other writes on an own checkpoint are those of a later run. */
@@ -103,16 +131,35 @@ class Reader {
     const tasks = Map.groupBy(item.pendingWrites ?? [], ([task]) => task);
     for (const group of tasks.values()) {
       const writes = group.map(([, channel, value]) => [channel, value]);
-      if (isOwn && writes.some(([channel]) => channel === INTERRUPT)) {
+      const asked = writes.filter(([channel]) => channel === INTERRUPT).flatMap(([, value]) => value);
+      if (asked.length && (await this.#isOfToolNode(ns, item, group[0][0]))) {
+        const values = asked.map(({ value }) => value);
+        this.#interrupts.set(ns, [...(this.#interrupts.get(ns) ?? []), ...values]);
+      }
+      if (isOwn && asked.length) {
         continue;
       }
       for (const [channel, value] of writes) {
+        if (channel === EDITED && typeof value === "object" && value !== null) {
+          Object.entries(value).forEach(([id, call]) => this.#edited.set(id, call));
+        }
         if (isState(channel) || channel === RETURN) {
           this.#readMessages(ns, messagesIn(values[channel]), [...messagesIn(value)]);
         }
       }
       await this.#readCommands(ns, values, writes);
     }
+  }
+
+  /** Whether a task on a checkpoint is one of LangGraph's node of tools. */
+  async #isOfToolNode(ns, item, taskId) {
+    const graph = ns ? await subgraphAt(this.#graph, ns) : this.#graph;
+    if (!graph?.builder) {
+      return false;
+    }
+    const { tasks } = await stateAt(this.#graph, item.config);
+    const task = tasks.find(({ id }) => id === taskId);
+    return isToolNode(graph.builder.nodes[task?.name]);
   }
 
   /** Read the messages of one write. `before` are those that its channel has already. */
@@ -127,8 +174,12 @@ class Reader {
           const response = this.#serializer.dumps(message, "recording");
           this.#models.push({ messages: promptKey(prompt), response });
         } else if (typeOf(message) === "tool") {
-          this.#learnResult(ns, message);
+          this.#learnResult(message);
         }
+      }
+      if (typeOf(message) === "tool") {
+        const id = message.tool_call_id;
+        this.#answeredIn.set(id, (this.#answeredIn.get(id) ?? new Set()).add(ns));
       }
       prompt.push(message);
     }
@@ -142,9 +193,9 @@ class Reader {
     }
   }
 
-  #learnResult(ns, { tool_call_id: id, content, status, artifact }) {
+  #learnResult({ tool_call_id: id, content, status, artifact }) {
     const stored = artifact == null ? {} : { artifact: this.#serializer.dumps(artifact, "recording") };
-    this.#results.set(id, { ns, content, status: status ?? "success", ...stored });
+    this.#results.set(id, { content, status: status ?? "success", ...stored });
   }
 
   /** Add the commands that tools may have returned to the results of their calls. `values` are the state before. */
@@ -154,7 +205,7 @@ class Reader {
       const ids = messages
         .filter((message) => typeOf(message) === "tool")
         .map(({ tool_call_id: id }) => id)
-        .filter((id) => this.#calls.has(id) && this.#results.get(id)?.ns === ns);
+        .filter((id) => this.#calls.has(id) && this.#isAnsweredBy(ns, id));
       const id = ids.at(-1);
       const result = this.#results.get(id);
       if (result === undefined || result.command !== undefined) {
@@ -173,6 +224,13 @@ class Reader {
     }
   }
 
+  /** Whether a graph is the innermost one that got the result of a call, of those around the call. */
+  #isAnsweredBy(ns, id) {
+    const calledIn = this.#calls.get(id).ns;
+    const around = [...(this.#answeredIn.get(id) ?? [])].filter((own) => !own || `${calledIn}|`.startsWith(`${own}|`));
+    return around.length > 0 && around.reduce((a, b) => (depthOf(b) > depthOf(a) ? b : a)) === ns;
+  }
+
   /** Return the nodes that a command of a tool went to: those that no edge of its node leads to. */
   async #targets(ns, fromNs, writes) {
     const graph = ns ? await subgraphAt(this.#graph, ns) : this.#graph;
@@ -182,7 +240,7 @@ class Reader {
     }
     const nodes = new Set(
       fromNs === null
-        ? Object.keys(builder.nodes).filter((name) => builder.nodes[name].runnable?.constructor?.name === "ToolNode")
+        ? Object.keys(builder.nodes).filter((name) => isToolNode(builder.nodes[name]))
         : [fromNs.split("|").at(-1).split(":")[0]],
     );
     const branches = [...nodes].flatMap((node) => Object.values(builder.branches[node] ?? {}));
@@ -200,6 +258,14 @@ class Reader {
       .map(([channel]) => channel.slice(BRANCH.length))
       .filter((target) => !known.has(target));
   }
+}
+
+function described(ns, { id, name, args }) {
+  return { id, name, args, at: graphAt(ns) };
+}
+
+function isToolNode(node) {
+  return node?.runnable?.constructor?.name === "ToolNode";
 }
 
 function isState(channel) {

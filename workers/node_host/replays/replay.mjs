@@ -1,8 +1,7 @@
 /**
  * The replay of one run: answers to its tool and model calls, and the report about them.
  *
- * `workers/graph_host/replays/replay.py` documents the rules of a replay and its recording. This host records no questions
- * that tools ask: such a call counts as unrecorded.
+ * `workers/graph_host/replays/replay.py` documents the rules of a replay and its recording.
  */
 
 import { createHash } from "node:crypto";
@@ -24,6 +23,7 @@ export class Replay {
   #liveTools;
   #tools = new Answers();
   #models = new Answers();
+  #byId = new Map(); // call id → key of the call, as a model of this run made it
   #unrecorded = [];
   #live = new Set();
   #network = new Set();
@@ -45,13 +45,9 @@ export class Replay {
     this.#areToolsLive = spec.tools === "live";
     this.#liveTools = new Set(spec.live_tools ?? []);
     this.hasNetwork = Boolean(spec.network);
-    for (const call of tools) {
-      if (!("interrupt" in call)) {
-        this.#tools.add(toolKey(call.name, call.args), call);
-      }
-    }
+    tools.forEach((call) => this.#tools.add(toolKey(call.name, call.args), call.at ?? "", call));
     if (spec.models === "recorded") {
-      models.forEach((call) => this.#models.add(call.messages, call));
+      models.forEach((call) => this.#models.add(call.messages, "", call));
     }
   }
 
@@ -73,9 +69,24 @@ export class Replay {
     }
   }
 
+  /** Remember the tool calls of a model's message. */
+  learnCalls(message) {
+    for (const { id, name, args } of message?.tool_calls ?? []) {
+      if (id) {
+        this.#byId.set(id, toolKey(name, args));
+      }
+    }
+  }
+
+  /** Return the key of a call: by the tool's arguments if these are recorded, otherwise by the message's. */
+  keyOf(name, args, callId) {
+    const key = toolKey(name, args);
+    return this.#tools.has(key) ? key : (this.#byId.get(callId) ?? key);
+  }
+
   /** Whether a call of a tool is executed. Records the tool's name. */
-  isLive(name, args) {
-    const isLive = this.#areToolsLive || (this.#liveTools.has(name) && !this.#tools.has(toolKey(name, args)));
+  isLive(name, key) {
+    const isLive = this.#areToolsLive || (this.#liveTools.has(name) && !this.#tools.has(key));
     if (isLive) {
       this.#live.add(name);
     }
@@ -83,24 +94,31 @@ export class Replay {
   }
 
   /**
-   * Return the result of a tool's call, in the form that its caller expects.
+   * Return a function that returns the result of a tool's call, in the form that its caller expects, or asks the question
+   * that the tool asked.
    *
    * A node may add its own updates to a tool's message. The recording cannot tell these from the updates of a `Command`, so
    * only LangGraph's node of tools receives commands.
    *
-   * @param {string} name
-   * @param {unknown} args
-   * @param {string | undefined} callId
-   * @param {boolean} isFromToolNode
+   * @param {string} key
+   * @param {{name: string, args: unknown, callId?: string, isFromToolNode: boolean, caller: string}} call
    */
-  toolAnswer(name, args, callId, isFromToolNode) {
-    let recorded = this.#tools.next(toolKey(name, args));
+  toolAnswer(key, call) {
+    const { name, args } = call;
+    let recorded = this.#tools.next(key, call.caller);
     if (recorded === undefined) {
       if (this.#unrecorded.length < MAX_REPORTED) {
         this.#unrecorded.push({ tool: name, args: shortened(args) });
       }
       const content = `The tool '${name}' was not executed: the recorded run has no call with these arguments.`;
       recorded = { content, status: "error" };
+    }
+    return () => this.#result(recorded, call);
+  }
+
+  #result(recorded, { name, callId, isFromToolNode }) {
+    if ("interrupt" in recorded) {
+      return this.#langgraph.interrupt(this.#serializer.loads(recorded.interrupt));
     }
     const { content, status, artifact, command, id } = recorded;
     if (callId === undefined) {
@@ -125,34 +143,48 @@ export class Replay {
 
   /** Return the recorded message for these messages, and count the call. undefined: call the model. */
   modelAnswer(messages) {
-    const recorded = this.#models.next(promptKey(messages));
+    const recorded = this.#models.next(promptKey(messages), "");
     if (recorded === undefined) {
       this.#liveModels++;
       return undefined;
     }
     this.#recordedModels++;
     const message = this.#serializer.loads(recorded.response);
+    this.learnCalls(message);
     message.id = undefined; // a thread may not hold two messages with one id
     return message;
   }
 }
 
-/** Recorded calls by key. Equal calls receive them in order, and the last one again. */
+/**
+ * Recorded calls by key. Equal calls receive them in order, and the last one again.
+ *
+ * A call gets those of its own graph, if there are any: a subagent may have made equal ones.
+ */
 class Answers {
   #left = new Map();
 
-  add(key, call) {
-    this.#left.set(key, [...(this.#left.get(key) ?? []), call]);
+  add(key, at, call) {
+    const byGraph = this.#left.get(key) ?? new Map();
+    byGraph.set(at, [...(byGraph.get(at) ?? []), call]);
+    this.#left.set(key, byGraph);
   }
 
   has(key) {
     return this.#left.has(key);
   }
 
-  next(key) {
-    const left = this.#left.get(key);
+  next(key, at) {
+    const byGraph = this.#left.get(key);
+    const left = byGraph?.get(at) ?? byGraph?.values().next().value;
     return left?.length > 1 ? left.shift() : left?.[0];
   }
+}
+
+/** Return the names of the nodes around a graph, without the ids of their tasks. */
+export function graphAt(ns) {
+  const names = ns.split("|").map((part) => part.split(":")[0]);
+  return names.join("|");
 }
 
 function toolKey(name, args) {
