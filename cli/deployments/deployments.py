@@ -68,7 +68,8 @@ def limits(
     require_replay: bool | None = Option(
         None,
         "--require-replay/--no-require-replay",
-        help="Give traffic only to revisions whose newest judged replay passed.",
+        help="Give traffic only to revisions that have served or whose newest judged replay passed; refuse deploys"
+        " without a preview.",
     ),
 ) -> None:
     """Show the pool, the limits and the required replay of a deployment, or change them without a deploy.

@@ -32,6 +32,9 @@ def traffic(
         help="Revisions and their percentages, v4=10. The active revision gets the rest.",
         metavar="REVISION=PERCENT…",
     ),
+    require_replay: bool = Option(
+        False, "--require-replay", help="Refuse unless the newest judged replay of each new revision passed."
+    ),
 ) -> None:
     """Show how new runs are split over revisions, or change the split: `runyard traffic chat v4=10`.
 
@@ -40,8 +43,12 @@ def traffic(
     if name is not None and "=" in name:
         name, shares = None, [name, *(shares or [])]
     deployment = resolve_deployment(client, name)
+    if require_replay and not shares:
+        raise BadUsage("--require-replay belongs to a change of the split.")
     if shares:
-        deployment = client.change(deployment["id"], {"traffic": _parse(client, deployment, shares)})
+        required = {"traffic_requires_replay": True} if require_replay else {}
+        split = _parse(client, deployment, shares)
+        deployment = client.change(deployment["id"], {"traffic": split, **required})
     _show(deployment, out)
 
 

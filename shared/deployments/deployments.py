@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
 from shared.audit import Actor
-from shared.deployments import limits, next_revision, records, revisions, shares, sources, user_code
+from shared.deployments import limits, next_revision, records, replay_gate, revisions, shares, sources, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.revisions import Transition
@@ -284,8 +284,11 @@ def redeploy(
     *,
     by: Actor | None = None,
 ) -> tuple[UUID, list[Transition]]:
-    """Create a revision with the source, secrets and build artifact of another one. Raises NotFound, Invalid."""
-    lock(conn, organization_id, deployment_id)
+    """Create a revision with the source, secrets and build artifact of another one.
+
+    If the deployment requires replays, the other one must have served or passed one. Raises NotFound, Invalid, Conflict.
+    """
+    deployment = lock(conn, organization_id, deployment_id)
     old = revisions.get(conn, deployment_id, revision_id)
     if old["archive_digest"] is None and old["source"] != REPOSITORY:
         raise Invalid("this revision has no source to deploy", status=400)
@@ -294,6 +297,8 @@ def redeploy(
         raise Invalid(
             "this revision was never built, and its source was deleted: upload it again", status=400
         )
+    is_required = deployment["require_replay"] and deployment["active_revision_id"] is not None
+    is_exempt = is_required and replay_gate.require_passed(conn, deployment_id, revision_id)
     new_id = revisions.create(
         conn,
         deployment_id,
@@ -307,7 +312,14 @@ def redeploy(
     )
     revision_secrets.carry_over(conn, revision_id, new_id)
     message = (old["changes"] or {}).get(records.COMMIT_MESSAGE) if is_built else None
-    next_revision.record_changes(conn, new_id, by, redeployed_number=old["number"], commit_message=message)
+    next_revision.record_changes(
+        conn,
+        new_id,
+        by,
+        redeployed_number=old["number"],
+        commit_message=message,
+        without_replay=is_exempt,
+    )
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 
@@ -345,7 +357,8 @@ def missing(deployment_id: UUID) -> NotFound:
 def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     """Lock the deployment's row until the transaction ends and return it. Raises NotFound."""
     query = text(
-        "SELECT id, name, latest_revision_id, source_config, require_replay FROM listed_deployment WHERE id = :id"
+        "SELECT id, name, latest_revision_id, active_revision_id, source_config, require_replay"
+        " FROM listed_deployment WHERE id = :id"
         " AND organization_id = :organization_id AND deleted_at IS NULL FOR UPDATE"
     )
     values = {"id": deployment_id, "organization_id": organization_id}

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from shared import audit
 from shared.audit import Action, Actor
-from shared.deployments import revisions
+from shared.deployments import replay_gate, revisions
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.records import COMMIT_MESSAGE
 from shared.deployments.revisions import Transition
@@ -64,8 +64,11 @@ def make(
 ) -> tuple[UUID, list[Transition]]:
     """Apply the change to the latest revision: create a new revision, or fill the placeholder.
 
-    A placeholder is a revision in CREATING without an archive. The revision starts if it has source. Raises Invalid.
+    A placeholder is a revision in CREATING without an archive. The revision starts if it has source. Raises Invalid, and
+    Conflict if it would serve without a required replay.
     """
+    if preview is None:
+        replay_gate.require_preview(deployment, require_replay=change.require_replay)
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
     source = change.source or latest["source"]
@@ -145,10 +148,13 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     return str(row.digest)
 
 
-def record_changes(conn: Connection, revision_id: UUID, by: Actor | None, **more: Any) -> None:
+def record_changes(
+    conn: Connection, revision_id: UUID, by: Actor | None, *, without_replay: bool = False, **more: Any
+) -> None:
     """Record who requested a revision, and which variables it sets and unsets, in the revision and in the audit log.
 
     Call it once all its variables are stored. The audit log has no entry of a revision that still waits for its source.
+    `without_replay`: the deployment's setting exempted the revision from a replay.
     """
     before = _BEFORE.row(conn, id=revision_id)
     changed = _between(
@@ -163,7 +169,8 @@ def record_changes(conn: Connection, revision_id: UUID, by: Actor | None, **more
     assert row is not None
     entries: list[tuple[Action, dict[str, Any]]] = []
     if row["has_source"]:
-        entries.append((Action.REVISION_CREATED, {"redeployed_number": more.get("redeployed_number")}))
+        redeployed = {"redeployed_number": more.get("redeployed_number")}
+        entries.append((Action.REVISION_CREATED, {**redeployed, "without_replay": without_replay or None}))
     if any(changed.values()):
         entries.append((Action.SECRETS_CHANGED, {**changed}))
     of_revision = {"revision_number": row["number"], "preview": row["preview"]}

@@ -7,8 +7,7 @@
 
 Each change is one `UPDATE` of the deployment with its row locked. Every revision it names must be DEPLOYED. A revision
 is kept as long as it has traffic. If the deployment or the request requires a replay, the newest judged replay of each
-revision that gets traffic must have passed. The serving revision may keep it. A deploy without a preview, and a rollback,
-are not checked.
+revision that gets traffic must have passed: see `replay_gate.py`.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.audit import Actor
-from shared.deployments import deployments, revisions
+from shared.deployments import deployments, replay_gate, revisions
 from shared.deployments.next_revision import Change
 from shared.deployments.records import PREVIEW
 from shared.deployments.revisions import Transition
 from shared.deployments.shares import MOST, WHOLE, Share
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.arrays import texts
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Row, dumps
 from shared.models import REVISION_ENDS, RevisionStatus
 from shared.sql import statement
 
 MOST_PREVIEWS = 100  # of a deployment
 
-_NEWEST_VERDICT = statement("replays.newest_verdict")
 _SERVE = statement("deployments.serve")
 _PROMOTE = statement("deployments.promote")
 _ADDRESS_OF_PREVIEW = statement("deployments.address_of_preview")
@@ -53,11 +51,13 @@ def split(
     deployment_id: UUID,
     requested: Sequence[Share],
     *,
-    require_replay: bool | None = None,
-) -> None:
+    require_replay: bool = False,
+) -> list[int]:
     """Split the traffic by these shares. 100 % for the serving revision ends a split.
 
-    `require_replay`: None takes the deployment's setting. Raises NotFound, Invalid, Conflict.
+    `require_replay` requires passed replays even if the deployment's setting does not, and also of revisions that have
+    served before. The serving revision may keep its traffic. Returns the numbers of the revisions that the setting
+    exempted. Raises NotFound, Invalid, Conflict.
     """
     _require_whole(requested)
     deployment = deployments.lock(conn, organization_id, deployment_id)
@@ -71,10 +71,12 @@ def split(
     }
     kept = [share for share in requested if share.percent]
     kept.sort(key=lambda share: numbers[share.revision_id])
-    if deployment["require_replay"] if require_replay is None else require_replay:
-        for share in kept:
-            if share.revision_id != serving:
-                _require_passed(conn, deployment_id, share.revision_id, numbers[share.revision_id])
+    exempt = [
+        numbers[share.revision_id]
+        for share in kept
+        if share.revision_id != serving
+        and _is_exempt(conn, deployment, share.revision_id, require_replay=require_replay)
+    ]
     shown = [{"revision_id": share.revision_id, "percent": share.percent} for share in kept]
     is_split = kept != [Share(serving, WHOLE)]
     query = text(
@@ -82,6 +84,16 @@ def split(
         " WHERE id = :id"
     )
     conn.execute(query, {"id": deployment_id, "traffic": dumps(shown) if is_split else None})
+    return exempt
+
+
+def _is_exempt(conn: Connection, deployment: Row, revision_id: UUID, *, require_replay: bool) -> bool:
+    """Return whether a revision gets traffic without a required replay because it has served. Raises Conflict."""
+    if not require_replay and not deployment["require_replay"]:
+        return False
+    return replay_gate.require_passed(
+        conn, deployment["id"], revision_id, exempts_served=not require_replay
+    )
 
 
 def _require_whole(requested: Sequence[Share]) -> None:
@@ -115,16 +127,6 @@ def require_deployed(
     _deployed(conn, deployment_id, revision_id, *loc)
 
 
-def _require_passed(conn: Connection, deployment_id: UUID, revision_id: UUID, number: int) -> None:
-    """Raise Conflict unless the newest judged replay of a revision passed."""
-    replay = _NEWEST_VERDICT.row(conn, deployment_id=deployment_id, revision_id=revision_id)
-    if replay is None:
-        raise Conflict(f"v{number} gets no traffic before a replay of it has passed, and none was judged.")
-    if replay["verdict"] != "passed":
-        failed = ", ".join(replay["failed"])
-        raise Conflict(f"v{number} gets no traffic: its newest replay, {replay['id']}, failed: {failed}.")
-
-
 def promote(
     conn: Connection,
     organization_id: UUID,
@@ -132,18 +134,19 @@ def promote(
     revision_id: UUID,
     *,
     require_replay: bool = False,
-) -> None:
+) -> bool:
     """Send all traffic to a DEPLOYED revision, which ends a split.
 
-    `require_replay` requires a passed replay even if the deployment's setting does not. Raises NotFound, Invalid, Conflict.
+    `require_replay` requires a passed replay even if the deployment's setting does not, and also of a revision that has
+    served before. Returns whether the setting exempted the revision. Raises NotFound, Invalid, Conflict.
     """
     deployment = deployments.lock(conn, organization_id, deployment_id)
-    number = _deployed(conn, deployment_id, revision_id, "revision_id")
-    if require_replay or deployment["require_replay"]:
-        _require_passed(conn, deployment_id, revision_id, number)
+    _deployed(conn, deployment_id, revision_id, "revision_id")
+    is_exempt = _is_exempt(conn, deployment, revision_id, require_replay=require_replay)
     serve(conn, deployment_id, revision_id)
     _PROMOTE.count(conn, id=deployment_id, revision_id=revision_id, ends=texts(sorted(REVISION_ENDS)))
     conn.execute(text("UPDATE revision SET preview = NULL WHERE id = :id"), {"id": revision_id})
+    return is_exempt
 
 
 def abort(conn: Connection, organization_id: UUID, deployment_id: UUID) -> bool:

@@ -25,14 +25,18 @@ WHERE d.id = :deployment_id AND r.id = coalesce(
     (SELECT p.revision_id FROM preview p WHERE p.deployment_id = d.id AND p.name = CAST(:preview AS text)),
     CASE WHEN CAST(:number AS bigint) IS NULL AND CAST(:preview AS text) IS NULL THEN d.latest_revision_id END)
 
--- name: newest_verdict
--- The newest replay of a revision that was judged, with the conditions that failed.
-SELECT p.id, p.verdict, ARRAY(
-    SELECT c.value ->> 'rule' FROM jsonb_array_elements(p.summary -> 'rules') c
-    WHERE c.value ->> 'failed' = 'true') AS failed
-FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL
-WHERE p.deployment_id = :deployment_id AND p.revision_id = :revision_id AND p.verdict IS NOT NULL
-ORDER BY p.id DESC LIMIT 1
+-- name: standing
+-- A revision with its newest judged replay, the conditions of it that failed, and whether it has served: it was deployed
+-- without a preview, or promoted from one.
+SELECT r.number, r.status = 'DEPLOYED' AND r.preview IS NULL AS has_served, n.id AS replay_id, n.verdict, n.failed
+FROM revision r LEFT JOIN LATERAL (
+    SELECT p.id, p.verdict, ARRAY(
+        SELECT c.value ->> 'rule' FROM jsonb_array_elements(p.summary -> 'rules') c
+        WHERE c.value ->> 'failed' = 'true') AS failed
+    FROM replay p JOIN deployment b ON b.id = p.bench_id AND b.deleted_at IS NULL
+    WHERE p.deployment_id = r.deployment_id AND p.revision_id = r.id AND p.verdict IS NOT NULL
+    ORDER BY p.id DESC LIMIT 1) AS n ON true
+WHERE r.deployment_id = :deployment_id AND r.id = :revision_id
 
 -- part: counts
 -- The cases of a replay `p` by outcome. The counts of an ended replay are stored, and its cases are not read here.

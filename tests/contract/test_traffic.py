@@ -200,30 +200,35 @@ def test_a_required_replay_of_the_very_revision_must_have_passed(
     api: Api, newer: str, operator: ControlPlane
 ) -> None:
     path, serving = f"/v2/deployments/{api.deployment.id}", str(api.deployment.active_revision_id)
+    execute("UPDATE revision SET source = 'github'")
+    execute("UPDATE revision SET preview = 'candidate' WHERE id = :id", id=newer)
     judged(api, serving, "passed")
 
     def setting(change: dict[str, Any]) -> bool:
         answer: Any = operator.call("PATCH", path, change).json
         return answer["require_replay"]
 
-    def changes() -> list[Any]:
-        shares = [{"revision_id": newer, "percent": 10}, {"revision_id": serving, "percent": 90}]
-        return [
-            operator.call("PATCH", path, {"traffic": shares}),
-            operator.call("PATCH", path, {"traffic": [{"revision_id": newer, "percent": 100}]}),
-            act(operator, api, "promote", revision_id=newer),
-        ]
+    def split(id: str, percent: int = 100, **more: Any) -> Any:
+        rest = [{"revision_id": serving, "percent": 100 - percent}] if percent < 100 else []
+        shares = [{"revision_id": id, "percent": percent}, *rest]
+        return operator.call("PATCH", path, {"traffic": shares, **more})
 
-    flagged: Any = act(operator, api, "promote", revision_id=newer, require_replay=True)
-    assert (flagged.status_code, "none was judged" in flagged.json["detail"]) == (409, True)
-    # the flag of promote is no setting
+    def changes() -> list[Any]:
+        redeploy = operator.call("POST", f"{path}/revisions/{newer}/redeploy")
+        return [split(newer, 10), split(newer), redeploy, act(operator, api, "promote", revision_id=newer)]
+
+    # the flags of one request are no settings
+    flagged = [
+        act(operator, api, "promote", revision_id=newer, require_replay=True),
+        split(newer, 10, traffic_requires_replay=True),
+    ]
+    assert [(one.status_code, "none was judged" in one.json["detail"]) for one in flagged] == [(409, True)] * 2
     assert setting({"display_name": "x"}) is False
     assert setting({"require_replay": True}) is True
     assert setting({"display_name": "y"}) is True
-    assert [answer.status_code for answer in changes()] == [409] * 3
+    assert [answer.status_code for answer in changes()] == [409] * 4
     # the serving revision may keep its traffic
-    alone = operator.call("PATCH", path, {"traffic": [{"revision_id": serving, "percent": 100}]})
-    assert alone.status_code == 200
+    assert split(serving).status_code == 200
 
     judged(api, newer, "passed")
     replay_id = judged(api, newer, "failed", "cost>+20%")
@@ -233,12 +238,44 @@ def test_a_required_replay_of_the_very_revision_must_have_passed(
         assert answer.json["detail"].endswith(f"its newest replay, {replay_id}, failed: cost>+20%.")
 
     judged(api, newer, "passed")
-    assert [answer.status_code for answer in changes()] == [200] * 3
-    # it ends with the setting
-    assert act(operator, api, "promote", revision_id=serving).status_code == 200
+    assert [answer.status_code for answer in changes()] == [200] * 4
+    judged(api, serving, "failed")
     judged(api, newer, "failed")
-    assert setting({"require_replay": False}) is False
-    assert act(operator, api, "promote", revision_id=newer).status_code == 200
+    # a revision that has served may serve again, unless the request itself requires a replay
+    assert split(serving, traffic_requires_replay=True).status_code == 409
+    assert act(operator, api, "promote", revision_id=serving, require_replay=True).status_code == 409
+    for id in (serving, newer):
+        assert act(operator, api, "promote", revision_id=id).status_code == 200
+        assert operator.call("POST", f"{path}/revisions/{id}/redeploy").status_code == 200
+    assert split(serving, 100).status_code == 200
+    entries: Any = operator.get("/v2/audit").json["resources"][:5]
+    assert [entry["detail"].get("without_replay") for entry in entries] == [[1], *[True] * 4]
+
+
+def test_a_deploy_without_a_preview_is_refused_if_replays_are_required(
+    api: Api, operator: ControlPlane
+) -> None:
+    path, variables = f"/v2/deployments/{api.deployment.id}", [{"name": "A", "value": "1"}]
+    deploys: list[tuple[str, str, dict[str, Any]]] = [
+        ("POST", f"{path}/revisions", {"secret_changes": variables}),
+        ("PATCH", path, {"secret_changes": variables}),
+        ("PATCH", path, {"secrets": variables}),
+    ]
+    execute("UPDATE revision SET source = 'github'")
+    execute("""UPDATE deployment SET source_config = '{"repo_url": "https://git.example.com/a.git"}'""")
+    operator.call("PATCH", path, {"require_replay": True})
+    for method, url, body in deploys:
+        refused: Any = operator.call(method, url, body)
+        assert (refused.status_code, "--preview NAME --replay" in refused.json["detail"]) == (409, True)
+    assert operator.call("PATCH", path, {"display_name": "x"}).status_code == 200
+    assert operator.call("POST", f"{path}/revisions", {"preview": "candidate"}).status_code == 201
+    # a request that ends the setting may deploy; one that begins it may not
+    assert operator.call("PATCH", path, {"require_replay": False, "secrets": variables}).status_code == 200
+    begins = operator.call("PATCH", path, {"require_replay": True, "secrets": variables})
+    assert begins.status_code == 409
+    # the first revision is exempt
+    execute("UPDATE deployment SET active_revision_id = NULL, require_replay = true")
+    assert operator.call("PATCH", path, {"secrets": variables}).status_code == 200
 
 
 def test_promote_applies_the_configuration_that_the_revision_was_built_with(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -99,8 +99,15 @@ class DeploymentPatch(RevisionContent):
     require_replay = fields.StrictBoolean(
         allow_none=True,
         metadata={
-            "description": "Whether promote and `traffic` refuse a revision unless its newest judged replay passed."
-            " Deploys without a preview and rollbacks are not checked"
+            "description": "Whether a revision gets traffic only if its newest judged replay passed. Once a revision"
+            " serves, deploys without a preview are refused. Revisions that have served are exempt"
+        },
+    )
+    traffic_requires_replay = fields.StrictBoolean(
+        load_default=False,
+        metadata={
+            "description": "Refuse the `traffic` of this request unless the newest judged replay of each revision"
+            " passed, except the serving one. The setting is unchanged"
         },
     )
     traffic = fields.ListOf(
@@ -273,7 +280,7 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
     by thread, over deployed revisions. The percentages add up to 100. `require_replay` is the
-    deployment's setting from this request on, also for its `traffic`. `inbox` replaces the rules for questions; null
+    deployment's setting from this request on, also for its source and `traffic`. `inbox` replaces the rules for questions; null
     restores those of langgraph.json.
     """
     new_split = [Share(**share) for share in body.get("traffic") or ()]
@@ -285,19 +292,20 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, deployment_id, body)
+        _, transitions = deployments.change(
+            conn, caller().organization_id, deployment_id, change, by=actor(conn)
+        )
+        exempt: list[int] = []
         if body.get("traffic") is not None:
-            traffic.split(
+            exempt = traffic.split(
                 conn,
                 caller().organization_id,
                 deployment_id,
                 new_split,
-                require_replay=body.get("require_replay"),
+                require_replay=body["traffic_requires_replay"],
             )
-        _, transitions = deployments.change(
-            conn, caller().organization_id, deployment_id, change, by=actor(conn)
-        )
         row = deployments.get(conn, caller().organization_id, deployment_id)
-        _record_changes(conn, row, body)
+        _record_changes(conn, row, body, without_replay=exempt)
         response = keep(jsonify(deployment_record(row)))
     revision_events.announce(transitions)
     for share in new_split:
@@ -306,8 +314,13 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
     return response
 
 
-def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None:
-    """Record a new split of the traffic, and the changed settings. The end of a revision is recorded when it is built."""
+def _record_changes(
+    conn: Connection, row: Row, body: Mapping[str, Any], *, without_replay: Sequence[int]
+) -> None:
+    """Record a new split of the traffic, and the changed settings. The end of a revision is recorded when it is built.
+
+    `without_replay` are numbers of revisions that a required replay exempted.
+    """
     if body.get("traffic") is not None:
         record_action(
             conn,
@@ -315,6 +328,7 @@ def _record_changes(conn: Connection, row: Row, body: Mapping[str, Any]) -> None
             row["name"],
             deployment_id=row["id"],
             traffic=DEPLOYMENT.show(row)["traffic"],
+            without_replay=without_replay or None,
         )
     settings_changed = sorted(name for name in SETTINGS if name in body)
     if settings_changed:

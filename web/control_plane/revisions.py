@@ -150,11 +150,14 @@ def _is_awaited(row: Row) -> bool:
     "Redeploy a revision",
     role="deploy",
     answer=DEPLOYMENT.schema,
-    errors=(400, 404),
+    errors=(400, 404, 409),
     idempotent=True,
 )
 def redeploy_revision(deployment_id: UUID, revision_id: UUID) -> Response:
-    """Create a revision with the source and secrets of this one. An existing build is reused."""
+    """Create a revision with the source and secrets of this one. An existing build is reused.
+
+    If the deployment requires replays, this revision must have served, or its newest judged replay must have passed.
+    """
     with connection() as conn:
         keep = once(conn)
         _, transitions = deployments.redeploy(

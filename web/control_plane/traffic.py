@@ -34,7 +34,7 @@ class Promote(fields.Schema):
         load_default=False,
         metadata={
             "description": "Refuse this request unless the revision's newest judged replay passed, even if the deployment's"
-            " setting does not require it. The setting is unchanged"
+            " setting does not require it or exempts the revision. The setting is unchanged"
         },
     )
 
@@ -62,7 +62,7 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
     except HostUnusable as error:
         raise Conflict(f"The traffic was not moved: {error.message}") from error
     with connection() as conn:
-        traffic.promote(
+        is_exempt = traffic.promote(
             conn,
             caller().organization_id,
             deployment_id,
@@ -77,6 +77,7 @@ def promote_revision(deployment_id: UUID, body: dict[str, Any]) -> Response:
             row["name"],
             deployment_id=deployment_id,
             revision_number=row["active_revision_number"],
+            without_replay=is_exempt or None,
         )
     forget(deployment_id)
     return jsonify(deployment_record(row))
