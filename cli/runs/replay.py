@@ -290,11 +290,10 @@ def _styled(word: str | None) -> Text:
 def _difference(case: Row) -> str:
     """Return the first difference of a case on one line, or why it has no comparison."""
     comparison = case["comparison"] or {}
-    unrecorded = (comparison.get("report") or {}).get("unrecorded") or []
-    first = next(iter(comparison.get("values") or []), None)
+    tool, first = comparison.get("unrecorded_tool"), comparison.get("first_value")
     words = [case["reason"] or ""]
-    if unrecorded:
-        words.append(f"unrecorded call of {unrecorded[0].get('tool')}")
+    if tool:
+        words.append(f"unrecorded call of {tool}")
     if first is not None:
         sides = (_short(first[side]) if side in first else "nothing" for side in replays.SIDES)
         words.append(f"{first['path']}: {' → '.join(sides)}")

@@ -43,6 +43,7 @@ def deploy_command(name: str, env_path: Path | None, seconds: float) -> list[str
     rule = os.environ.get("INPUT_FAIL_ON")
     replay = [f"--preview={preview}", f"--replay={os.environ['INPUT_REPLAY']}"] if preview else []
     replay += [f"--fail-on={rule}"] if preview and rule else []
+    replay += ["--promote"] if os.environ.get("PROMOTE") == "true" else []
     options = ["--json", "--no-input", f"--name={name}", *wait, *pool, *env, *replay]
     return ["runyard", "deploy", *options, "--", os.environ["INPUT_DIRECTORY"]]
 

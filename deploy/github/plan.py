@@ -9,6 +9,7 @@ from pathlib import Path
 from runner import PullRequest, annotate, fail, pull_request, write_outputs
 
 DEPLOY, DELETE, NOTHING = "deploy", "delete", "nothing"
+PROMOTED = "ci"  # preview that a push is tested at before it serves
 NO_SECRETS = (
     "Nothing is deployed: GitHub gives no secrets to pull requests of forks and of Dependabot, and without an API key"
     " there is no preview. Somebody with write access may push the branch to this repository."
@@ -25,6 +26,11 @@ def main() -> int:
         return fail(f"mode must be auto, deploy or delete, and is {mode!r}")
     if preview not in ("true", "false"):
         return fail(f"preview must be true or false, and is {preview!r}")
+    promote = os.environ["INPUT_PROMOTE"]
+    if promote not in ("true", "false"):
+        return fail(f"promote must be true or false, and is {promote!r}")
+    if promote == "true" and not (os.environ["INPUT_REPLAY"] and os.environ["INPUT_FAIL_ON"]):
+        return fail("promote needs replay and fail-on: without a rule, no replay passes")
     found = pull_request()
     if found and found.is_foreign and os.environ.get("GITHUB_EVENT_NAME") == "pull_request_target":
         return fail(ANYBODYS_CODE)
@@ -41,8 +47,10 @@ def main() -> int:
     if not os.environ["INPUT_URL"]:
         return fail("url is empty: it must be the service's address")
     preview_of = found if preview == "true" else None
-    if preview_of and os.environ.get("INPUT_REPLAY"):
+    if preview_of and os.environ["INPUT_REPLAY"]:
         write_outputs({"task": task, "name": name_of(None), "preview": f"pr-{preview_of.number}"})
+    elif preview_of is None and promote == "true":
+        write_outputs({"task": task, "name": name_of(None), "preview": PROMOTED, "promote": promote})
     else:
         write_outputs({"task": task, "name": name_of(preview_of)})
     return 0

@@ -371,6 +371,8 @@ def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMap
 FILTERS = {
     "name": "d.name = :name",
     "name_contains": "strpos(d.name, :name_contains) > 0",
+    "replayed_at": "d.id = (SELECT b.replay_of FROM deployment b"
+    " WHERE b.organization_id = :organization_id AND b.name = :replayed_at AND b.deleted_at IS NULL)",
     "status": f"{status_of_deployment('d')} = :status",
     "deployment_type": "d.source_config ->> 'deployment_type' = :deployment_type",
     "deployment_ids": "d.id = ANY(:deployment_ids)",

@@ -103,28 +103,38 @@ REPLAY = Record(
     },
     internal=["bench_id", "mount_prefix", "pool"],
 )
-CASE = Record(
-    "ReplayCase",
+_CASE_FIELDS = {
+    "position": RecordField(COUNT),
+    "run_id": RecordField({"description": "The past run", **ID}),
+    "thread_id": RecordField({"description": "The thread of the past run", **ID}),
+    "case_run_id": RecordField({"description": "The run of the case at the bench", **ID_OR_NULL}),
+    "case_thread_id": RecordField(ID_OR_NULL),
+    "outcome": RecordField({"description": "Null while the case waits or runs", **or_null(one_of(*Outcome))}),
+    "reason": RecordField({"description": "Why the case was skipped or failed", **TEXT_OR_NULL}),
+    "comparison": RecordField(OBJECT_OR_NULL),
+    "ended_at": RecordField(TIME_OR_NULL),
+}
+CASE = Record("ReplayCase", _CASE_FIELDS)
+LISTED_CASE = Record(
+    "ListedReplayCase",
     {
-        "position": RecordField(COUNT),
-        "run_id": RecordField({"description": "The past run", **ID}),
-        "thread_id": RecordField({"description": "The thread of the past run", **ID}),
-        "case_run_id": RecordField({"description": "The run of the case at the bench", **ID_OR_NULL}),
-        "case_thread_id": RecordField(ID_OR_NULL),
-        "outcome": RecordField(
-            {"description": "Null while the case waits or runs", **or_null(one_of(*Outcome))}
+        **_CASE_FIELDS,
+        "comparison": RecordField(
+            {
+                "description": "Status and figures of both sides, and the first difference: see the case for all of it",
+                **OBJECT_OR_NULL,
+            }
         ),
-        "reason": RecordField({"description": "Why the case was skipped or failed", **TEXT_OR_NULL}),
-        "comparison": RecordField(OBJECT_OR_NULL),
-        "ended_at": RecordField(TIME_OR_NULL),
     },
+    expressions={"comparison": f"({part('replays.listed_comparison')})"},
 )
 
 _COUNTS = part("replays.counts")
 _CREATE = statement("replays.create")
 _FIND_REVISION = statement("replays.find_revision")
 _SEARCH = statement("replays.search", columns=REPLAY.select, counts=_COUNTS)
-_CASES = statement("replays.cases", columns=CASE.select)
+_CASES = statement("replays.cases", columns=LISTED_CASE.select)
+_CASE = statement("replays.case", columns=CASE.select)
 _FINISH = statement("replays.finish", counts=_COUNTS)
 _OLD = statement("replays.old")
 _REMOVE = statement("replays.remove")
@@ -229,8 +239,16 @@ def search(conn: Connection, deployment_id: UUID, *, limit: int, offset: int) ->
 def cases(
     conn: Connection, replay_id: UUID, *, outcome: str | None, limit: int, offset: int
 ) -> Sequence[Row]:
-    """Return the cases of a replay in the order in which they are executed."""
+    """Return the cases of a replay in the order in which they are executed, as rows of LISTED_CASE."""
     return _CASES.rows(conn, replay_id=replay_id, outcome=outcome, limit=limit, offset=offset)
+
+
+def case(conn: Connection, replay_id: UUID, position: int) -> Row:
+    """Return one case of a replay with its whole comparison. Raises NotFound."""
+    row = _CASE.row(conn, replay_id=replay_id, position=position)
+    if row is None:
+        raise NotFound(f"The replay has no case {position}.")
+    return row
 
 
 def lock(conn: Connection, deployment_id: UUID, replay_id: UUID) -> Row:

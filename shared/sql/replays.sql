@@ -58,6 +58,14 @@ LEFT JOIN revision r ON r.id = p.revision_id CROSS JOIN LATERAL ({counts}) AS co
 WHERE p.deployment_id = :deployment_id AND (CAST(:id AS uuid) IS NULL OR p.id = :id)
 ORDER BY p.id DESC LIMIT :limit OFFSET :offset
 
+-- part: listed_comparison
+-- The comparison of a case in a list: without the steps, the report, and all differences but the first.
+SELECT comparison - CAST('{values,steps,report}' AS text[]) || jsonb_build_object(
+    'first_value', comparison #> '{values,0}', 'unrecorded_tool', comparison #>> '{report,unrecorded,0,tool}')
+
+-- name: case
+SELECT {columns} FROM replay_case WHERE replay_id = :replay_id AND position = :position
+
 -- name: cases
 SELECT {columns} FROM replay_case WHERE replay_id = :replay_id
   AND (CAST(:outcome AS text) IS NULL OR outcome = :outcome)

@@ -108,6 +108,7 @@ def records(control: ControlPlane) -> dict[str, str]:
         "token": "nobody-has-it",
         "question_id": str(uuid4()),
         "replay_id": str(uuid4()),
+        "position": "1",
         "link_id": str(uuid4()),
         "name": "no-preview",
     }

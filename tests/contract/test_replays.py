@@ -127,7 +127,16 @@ def test_cases_run_at_the_bench_and_are_compared(
     assert (done["counts"]["same"], done["counts"]["changed"]) == (1, 1)
     changed = cases_of(control, replays, replay, outcome="changed")
     assert [case["run_id"] for case in changed] == [second]
-    assert changed[0]["comparison"]["values"] == [{"path": "a", "original": 1, "replay": 2}]
+    difference = {"path": "a", "original": 1, "replay": 2}
+    listed, path = changed[0]["comparison"], f"{replays}/{replay['id']}/cases/"
+    assert (listed["first_value"], listed["differences"]) == (difference, 1)
+    assert listed.keys().isdisjoint({"values", "steps", "report"})
+    found = content(control.get(f"{path}{changed[0]['position']}"))
+    assert found["comparison"]["values"] == [difference]
+    assert {key: found[key] for key in found if key != "comparison"} == {
+        key: changed[0][key] for key in found if key != "comparison"
+    }
+    assert [control.get(f"{path}{number}").status_code for number in ("0", "3", "x", "9" * 30)] == [404] * 4
 
 
 def test_a_case_starts_from_the_checkpoint_before_its_run(

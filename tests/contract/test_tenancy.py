@@ -102,6 +102,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "operation_id": str(make.bulk_operation(deployment)),
         "replay_id": str(make.replay(deployment)),
+        "position": "1",
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
         "component_set": "agent",

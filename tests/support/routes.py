@@ -88,6 +88,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/v2/deployments/<deployment_id>/replays/<replay_id>"): Call("read"),
     ("DELETE", "/v2/deployments/<deployment_id>/replays/<replay_id>"): Call("deploy"),
     ("GET", "/v2/deployments/<deployment_id>/replays/<replay_id>/cases"): Call("read"),
+    ("GET", "/v2/deployments/<deployment_id>/replays/<replay_id>/cases/<position>"): Call("read"),
     ("POST", "/v2/deployments/<deployment_id>/replays/<replay_id>/cancel"): Call("deploy"),
     ("DELETE", "/v2/deployments/<deployment_id>/previews/<name>"): Call("deploy"),
     ("POST", "/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt"): Call("deploy"),

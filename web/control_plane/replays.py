@@ -14,7 +14,7 @@ from shared import assistants
 from shared.audit import Action
 from shared.deployments import deployments
 from shared.deployments.project_rules import MAX_LIVE_TOOLS, MAX_TOOL_NAME
-from shared.errors import Invalid
+from shared.errors import Invalid, NotFound
 from shared.hosts import calls
 from shared.infra.postgres import Row, connection
 from shared.models import ENDED_RUN_STATUSES
@@ -33,6 +33,7 @@ from web.gate.idempotency import once
 from web.http.responses import resource_page, resource_page_schema
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
+from web.schemas.validation import whole_number
 
 bp = RouteGroup("replays", section="Replays")
 
@@ -247,19 +248,40 @@ def get_replay(deployment_id: UUID, replay_id: UUID) -> Response:
     "GET /v2/deployments/<deployment_id>/replays/<replay_id>/cases",
     "List the cases of a replay",
     role="read",
-    answer=resource_page_schema(records.CASE.schema),
+    answer=resource_page_schema(records.LISTED_CASE.schema),
     query=ReplayCases,
     errors=(404,),
 )
 def list_replay_cases(deployment_id: UUID, replay_id: UUID, query: dict[str, Any]) -> Response:
-    """List the cases of a replay in the order in which they are executed, each with its comparison."""
+    """List the cases of a replay in the order in which they are executed, each with its figures and first difference."""
     with connection() as conn:
         deployments.require(conn, caller().organization_id, deployment_id)
         records.get(conn, deployment_id, replay_id)
         rows = records.cases(
             conn, replay_id, outcome=query.get("outcome"), limit=query["limit"], offset=query["offset"]
         )
-    return resource_page([records.CASE.show(row) for row in rows], offset=query["offset"])
+    return resource_page([records.LISTED_CASE.show(row) for row in rows], offset=query["offset"])
+
+
+@bp.operation(
+    "GET /v2/deployments/<deployment_id>/replays/<replay_id>/cases/<position>",
+    "Get a case of a replay",
+    role="read",
+    answer=records.CASE.schema,
+    errors=(404,),
+)
+def get_replay_case(deployment_id: UUID, replay_id: UUID, position: str) -> Response:
+    """Return a case with the whole comparison: figures, steps, differences and the report of both runs.
+
+    Positions begin at 1.
+    """
+    number = whole_number(position)
+    with connection() as conn:
+        deployments.require(conn, caller().organization_id, deployment_id)
+        records.get(conn, deployment_id, replay_id)
+        if number is None:
+            raise NotFound(f"The position of a case is a number, not {position!r}.")
+        return jsonify(records.CASE.show(records.case(conn, replay_id, number)))
 
 
 @bp.operation(

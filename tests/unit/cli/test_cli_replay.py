@@ -246,11 +246,12 @@ def test_cases_are_listed_with_their_first_difference(served: ControlPlane) -> N
                 {
                     "resources": [
                         case(
-                            1, "changed", values=differences, first_difference={"node": "agent", "field": "m"}
+                            1,
+                            "changed",
+                            first_value=differences[0],
+                            first_difference={"node": "agent", "field": "m"},
                         ),
-                        case(
-                            2, "diverged", values=differences[1:], report={"unrecorded": [{"tool": "send"}]}
-                        ),
+                        case(2, "diverged", first_value=differences[1], unrecorded_tool="send"),
                         case(3, "skipped", "the input is no longer stored"),
                     ]
                 },

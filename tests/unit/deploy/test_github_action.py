@@ -176,19 +176,19 @@ def test_a_pull_request_has_one_comment_however_often_it_is_deployed(bench: Benc
     assert not bench.run(pull("closed")).has_failed, "somebody was faster"
 
 
-def answer_replay(service: ControlPlane, preview: str) -> str:
-    """Prepare a preview of the deployment `app` whose replay fails its rule. Returns the preview's address."""
+def answer_replay(service: ControlPlane, preview: str, *, verdict: str = "failed") -> str:
+    """Prepare a preview of the deployment `app` whose replay has this verdict. Returns the preview's address."""
     answer(service, "DEPLOYED")
     found = record(name="app", latest_revision_id=R, latest_revision_number=3)
     unknown = {side: dict.fromkeys(("median", "p95", "total")) for side in ("original", "replay")}
     replay_id, counts = R, dict.fromkeys(("waiting", "running", "same", "changed", "diverged", "skipped"), 0)
     replay = {
         "id": replay_id, "deployment_id": D, "revision_id": R, "revision_number": 4, "status": "done", "reason": None,
-        "verdict": "failed", "fail_on": "errors>0", "tools": "recorded", "models": "live", "seed": 1,
+        "verdict": verdict, "fail_on": "errors>0", "tools": "recorded", "models": "live", "seed": 1,
         "counts": {**counts, "total": 1, "failed": 1}, "ended_at": "2026-01-01T00:00:00Z", "summary": {
             "duration_seconds": unknown, "tokens": unknown, "cost": unknown,
             "scores": {}, "skipped": {},
-            "rules": [{"rule": "errors>0", "value": 1, "limit": 0, "original": 0, "failed": True}],
+            "rules": [{"rule": "errors>0", "value": 1, "limit": 0, "original": 0, "failed": verdict == "failed"}],
         },
     }  # fmt: skip
     address = f"{service.url}/d/app--{preview}"
@@ -225,6 +225,43 @@ def test_a_pull_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -
     assert bench.github.by(BOT)[0].endswith("The preview pr-7 of app is deleted.")
     assert f"DELETE /v2/deployments/{D}/previews/pr-7" in bench.service.asked
     assert f"DELETE /v2/deployments/{D}" not in bench.service.asked
+
+
+def test_a_push_is_promoted_only_if_its_replay_passes(bench: Bench) -> None:
+    promote = f"POST /v2/deployments/{D}/traffic/promote"
+    pipeline, project = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml"), bench.folder / "repository"
+    env = {
+        "PATH": path_with(),
+        "HOME": str(bench.folder),
+        "RUNYARD_URL": bench.service.url,
+        "RUNYARD_API_KEY": "ryd_key",
+        "RUNYARD_NAME": "app",
+        "RUNYARD_REPLAY": "20",
+        "RUNYARD_FAIL_ON": "errors>0",
+        "RUNYARD_PROMOTE": "true",
+    }
+    for verdict, code, status in (("failed", 3, "replay_failed"), ("passed", 0, "succeeded")):
+        address = answer_replay(bench.service, "ci", verdict=verdict)
+        bench.service.answers[promote] = [(200, record(name="app"))]
+        served = record(name="app", source_config={"custom_url": f"{bench.service.url}/d/app"})
+        bench.service.answers["GET /v2/deployments"] = [(200, {"resources": [served]})]
+        bench.service.answers[f"GET /v2/deployments/{D}"] = [(200, served)]
+        bench.service.answers[f"GET /v2/deployments/{D}/revisions"] = [(200, {"resources": []})]
+
+        ran = bench.run({}, replay="20", fail_on="errors>0", promote="true")
+
+        assert (ran.has_failed, ran.outputs["status"], ran.outputs["url"]) == (bool(code), status, address)
+        assert (promote in bench.service.asked) == (verdict == "passed")
+        bench.service.asked.clear()
+
+        job = pipeline.run("runyard-deploy", project, env)
+
+        assert job.code == code, job.log
+        assert (promote in bench.service.asked) == (verdict == "passed")
+        bench.service.asked.clear()
+    without_rule = bench.run({}, replay="20", promote="true")
+    assert (without_rule.has_failed, "promote needs replay and fail-on" in without_rule.log) == (True, True)
+    assert bench.service.asked == []
 
 
 def test_a_merge_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -> None:

@@ -114,11 +114,8 @@ function mountOf(name) {
 
 /** The public address of a deployment or of a bench, which no list of deployments has. @param {string} name @returns {Promise<string | undefined>} */
 async function publicAddress(name) {
-  const recordOf = async (/** @type {string} */ wanted) => (await control("GET", "/v2/deployments", { query: { name: wanted, limit: 1 } })).resources[0];
-  const original = replayedAt(name);
-  if (original === null) return (await recordOf(name))?.source_config?.custom_url;
-  const record = await recordOf(original);
-  if (!record) return undefined;
+  const record = isBench(name) ? await replayedAt(name) : undefined;
+  if (!record) return (await control("GET", "/v2/deployments", { query: { name, limit: 1 } })).resources[0]?.source_config?.custom_url;
   for await (const replays of pages((page) => control("GET", `/v2/deployments/${record.id}/replays`, { query: page }))) {
     const found = replays.find(({ bench }) => bench === name);
     if (found) return found.address;
@@ -129,8 +126,22 @@ async function publicAddress(name) {
 /** The end of the name of a bench: the hidden deployment with the cases of a replay, which can only be read. */
 const BENCH = /--replay-[0-9a-f]{8}$/;
 
-/** The deployment whose runs are replayed at a bench; null if the name is not that of a bench. @param {string} name */
-export const replayedAt = (name) => (BENCH.test(name) ? name.replace(BENCH, "") : null);
+/** Whether a name is that of a bench. @param {string} name */
+export const isBench = (name) => BENCH.test(name);
+
+/** @type {Map<string, Promise<any>>} */
+const originals = new Map();
+
+/** The record of the deployment whose runs are replayed at a bench. The name of a bench may have only its beginning. @param {string} name @returns {Promise<any | undefined>} */
+export function replayedAt(name) {
+  let found = originals.get(name);
+  if (!found) {
+    found = control("GET", "/v2/deployments", { query: { replayed_at: name, limit: 1 } }).then(({ resources }) => resources[0]);
+    found.catch(() => originals.delete(name));
+    originals.set(name, found);
+  }
+  return found;
+}
 
 /** @param {string | undefined} address @param {string} name */
 function mountIn(address, name) {

@@ -1,6 +1,6 @@
 // Records of deployments that pages share, by name or by id.
 
-import { control, replayedAt } from "./api.js";
+import { control, isBench, replayedAt } from "./api.js";
 import { signal } from "./dom.js";
 import { useResource } from "./resource.js";
 import { can } from "./session.js";
@@ -29,4 +29,9 @@ async function load({ id, name }, signal) {
 }
 
 /** Whether the caller may create and change things at a deployment's address. @param {string} name */
-export const canRunAt = (name) => can("run") && replayedAt(name) === null;
+export const canRunAt = (name) => can("run") && !isBench(name);
+
+/** The name of the deployment whose runs are replayed at a bench; null for other deployments, and while it is not known. @param {string | undefined} name @returns {string | null} */
+export function useReplayed(name) {
+  return useResource(async () => (name && isBench(name) ? (await replayedAt(name))?.name : null), [name]).data ?? null;
+}

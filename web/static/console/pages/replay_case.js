@@ -51,9 +51,9 @@ export default function ReplayCasePage({ params: { name, replay: id, position },
  */
 async function read(path, position, signal) {
   const replay = await control("GET", path, { signal });
-  const offset = Math.max(position - FIRST, 0);
-  const { resources } = await control("GET", `${path}/cases`, { query: { limit: 1, offset }, signal });
-  const one = resources.find((/** @type {Case} */ each) => each.position === position);
+  const one = await control("GET", `${path}/cases/${position}`, { signal }).catch((error) => {
+    if (error.status !== GONE) throw error;
+  });
   return { replay, one, hasPrevious: position > FIRST, hasNext: position - FIRST + 1 < replay.counts.total };
 }
 

@@ -1,6 +1,6 @@
 // A thread: its title, questions, checkpoints with the changes of each, and runs. Its state can be edited, forked and replayed from any checkpoint.
 
-import { deployment, replayedAt } from "../core/api.js";
+import { deployment, isBench } from "../core/api.js";
 import { canRunAt } from "../core/deployments.js";
 import { html, useEffect, useMemo, useState } from "../core/dom.js";
 import { bytes, count, plain, short, threadTitle } from "../core/format.js";
@@ -97,7 +97,7 @@ function Actions({ name, thread }) {
     }
   };
   return html`
-    ${replayedAt(name) === null && html`<a class="as-button" href=${playgroundOf({ ...thread, name })}>Playground</a>`}
+    ${!isBench(name) && html`<a class="as-button" href=${playgroundOf({ ...thread, name })}>Playground</a>`}
     ${canRunAt(name) && html`
       <${Button} onClick=${copy} busy=${isCopying}>Copy<//>
       <${Button} kind="danger" onClick=${() => setDeleting(true)}>Delete…<//>

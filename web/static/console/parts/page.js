@@ -1,7 +1,6 @@
 // The head of a page: breadcrumbs, title, status and actions; below it the page's content.
 
-import { replayedAt } from "../core/api.js";
-import { currentDeployment } from "../core/deployments.js";
+import { currentDeployment, useReplayed } from "../core/deployments.js";
 import { html } from "../core/dom.js";
 import { href, location_ } from "../core/router.js";
 
@@ -12,7 +11,8 @@ import { href, location_ } from "../core/router.js";
  * @param {{title: any, crumbs?: Crumb[], actions?: any, status?: any, children?: any}} props
  */
 export function Page({ title, crumbs = [], actions, status, children }) {
-  const shown = withDeployment(crumbs, location_.value.params.name, currentDeployment.value);
+  const { name } = location_.value.params;
+  const shown = withDeployment(crumbs, name, currentDeployment.value, useReplayed(name));
   return html`
     <header class="page-head">
       ${shown.length > 0 && html`<nav class="crumbs" aria-label="Breadcrumbs"><ol>${shown.map(crumb)}</ol></nav>`}
@@ -24,12 +24,12 @@ export function Page({ title, crumbs = [], actions, status, children }) {
 /**
  * Breadcrumbs with the deployment first, as a link once its record is loaded.
  * @param {Crumb[]} crumbs @param {string | undefined} name @param {{id: string, name: string} | null} record
+ * @param {string | null} [replayed] The deployment whose runs are replayed at this one, a bench.
  * @returns {Crumb[]}
  */
-export function withDeployment(crumbs, name, record) {
+export function withDeployment(crumbs, name, record, replayed = null) {
   if (!name) return crumbs;
   const rest = crumbs[0]?.label === name ? crumbs.slice(1) : crumbs;
-  const replayed = replayedAt(name);
   if (replayed !== null) return [{ label: replayed }, { label: "Replays", href: href(["d", replayed, "replays"]) }, ...rest];
   return [{ label: name, href: record?.name === name ? href(["deployments", record.id]) : undefined }, ...rest];
 }

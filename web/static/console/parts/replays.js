@@ -89,8 +89,8 @@ export const metricOf = (rule) => (/^[^\s<>=]+/.exec(rule.trim()) ?? [rule])[0];
 export function differenceInWords({ outcome, reason, comparison }) {
   if (reason) return text(reason, 300);
   const first = comparison?.first_difference;
-  const unrecorded = comparison?.report?.unrecorded ?? [];
-  if (outcome === "diverged" && unrecorded.length) return `calls ${text(String(unrecorded[0].tool), 60)} with other arguments`;
+  const tool = comparison?.unrecorded_tool ?? null;
+  if (outcome === "diverged" && tool) return `calls ${text(tool, 60)} with other arguments`;
   if (!first) return "";
   return [first.node && `node ${text(first.node, 80)}`, first.field && `field ${text(first.field, 120)}`].filter(Boolean).join(", ");
 }
