@@ -158,6 +158,7 @@ def prepare(replay: Row, row: Row) -> Prepared:
         "models": replay["models"],
         "recording": recording,
         "network": replay["network"],
+        "max_cost": replay["max_cost"],
     }
     return Prepared(row, kwargs={**_kwargs(row["kwargs"]), REPLAY: spec})
 

@@ -81,7 +81,7 @@ class Execution:
         request = StreamRequest.of(spec)
         self._modes, self._subgraphs = request.modes, request.subgraphs
         self._events = EventWriter(connection, id, request, max_bytes=limits.event_bytes)
-        self._calls = CallTimes(self._times, lambda total: connection.send(frames.USED, id, b"%d" % total))
+        self._calls = CallTimes(self._times, self._report_usage)
         self._cancelled = False
         self._has_begun = False
         self._is_done = False
@@ -272,6 +272,10 @@ class Execution:
             return None
         command = self._spec.get("command")
         return loads(self._input) if command is None else command_of(command)
+
+    def _report_usage(self, total: int) -> None:
+        by_model = b" " + dumps(self._calls.by_model()) if self._replay is not None else b""
+        self._connection.send(frames.USED, self._id, b"%d%b" % (total, by_model))
 
     def _give_up(self) -> None:
         if not self._is_done:

@@ -39,7 +39,8 @@ Up (host → runner)
     CHECKED     JSON [run id in hex …]
     NODE        JSON {"id", "name", "within": id of the node around it | null, "at": seconds since 1970, "ended": bool,
                 "error": text | null}: a node begins or ends, in a run whose spec has `traced`
-    USED        a number in ASCII: the tokens that a run's model calls have reported so far, sent after each call
+    USED        a number in ASCII: the tokens that a run's model calls have reported so far, sent after each call. In a
+                replay, then a space and the sums by model as JSON
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ export class Execution {
     this.#checkpoints = this.#makeCheckpoints(stored, times);
     this.#request = streamRequest(spec);
     this.#events = new EventWriter(connection, id, this.#request, limits.eventBytes);
-    this.#usage = new CallTimes(times, (total) => connection.send(frames.USED, id, String(total)));
+    this.#usage = new CallTimes(times, (total) => connection.send(frames.USED, id, spec.replay ? `${total} ${JSON.stringify(this.#usage.byModel())}` : String(total)));
     this.#current = { __proto__: null, id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
     if (spec.replay) {
       this.#current.replay = new Replay(spec.replay, shared.serializer, shared.library, entry.langgraph);

@@ -27,7 +27,7 @@ from gevent.event import AsyncResult
 from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
-from shared.figures import budgets
+from shared.figures import budgets, usage
 from shared.figures.budgets import Account, Budget
 from shared.figures.usage import MOST_TOKENS
 from shared.infra import broker
@@ -421,7 +421,10 @@ class HostedRun:
         elif kind == frames.NODE and self._trace is not None:
             self._trace.node(body)
         elif kind == frames.USED:
-            self._count_tokens(min(int(body), MOST_TOKENS))
+            tokens, _, models = body.partition(b" ")
+            self._count_tokens(min(int(tokens), MOST_TOKENS))
+            if models:
+                self._stop_over_budget(_over_cost(self.run, orjson.loads(models)))
         elif kind == frames.DONE:
             self._services.deploy_log.hurry(self.run.run_id)  # stored while the end is being committed
             self._outcome.set(HostOutcome.read(frames.unpack(body), self.times))
@@ -487,6 +490,14 @@ class HostedRun:
 
     def refuse(self, reason: str) -> None:
         self._end(RunyardError(f"a checkpoint cannot be stored: {reason}"))
+
+
+def _over_cost(run: Claimed, models: Mapping[str, Any]) -> str | None:
+    """Return the reason why the case of a replay must stop after this usage by model; None if it may continue."""
+    most, used = (run.kwargs.get("replay") or {}).get("max_cost"), usage.cost(models)
+    if most is None or used is None or used <= most:
+        return None
+    return f"the case cost {used:,.6g}: its replay may cost {most:,.6g} (max_cost)"
 
 
 def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import orjson
 from sqlalchemy import text
 
 from shared.deployments import limits
+from shared.figures import usage
 from shared.infra.postgres import connection
 from shared.runs import backlog, signals
 from shared.runs.drafts import RunRequest
@@ -158,6 +159,28 @@ def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(b: B
     allow(b, max_run_tokens=2)
 
     assert ended(b, b.start("consumes")) == ("error", "BudgetExceeded")
+
+
+@within(bench)
+def test_a_case_of_a_replay_is_stopped_when_it_has_cost_what_the_replay_may(b: Bench) -> None:
+    spec = {"tools": "recorded", "models": "live", "recording": {"tools": [], "models": []}, "network": True}
+    usage.configure_prices((("large", 1.0, 1.0),))
+    try:
+        with constants(runner, UNNOTIFIED_SECONDS=600.0):  # runs are not claimed before their notification
+            run_id = b.create("consumes", WITHOUT_END)
+            with connection() as conn:
+                replay = {"replay": {**spec, "max_cost": 30 / 1_000_000}}
+                query = text(
+                    "UPDATE run SET kwargs = CAST(CAST(kwargs AS jsonb) || CAST(:replay AS jsonb) AS json)"
+                    " WHERE run_id = :id"
+                )
+                conn.execute(query, {"id": run_id, "replay": orjson.dumps(replay).decode()})
+            b.notify("", f"runs.{b.settings.pool}", run_id)
+
+            assert ended(b, run_id) == ("error", "BudgetExceeded")
+            assert 30 < b.row(run_id)["usage"]["large"]["total_tokens"] < 30_000
+    finally:
+        usage.configure_prices(())
 
 
 @within(bench)
