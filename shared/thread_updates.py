@@ -29,15 +29,15 @@ def apply(
     *,
     user: Mapping[str, Any] | None,
     checkpoint: Mapping[str, Any] | None = None,
-    question_id: UUID | None = None,
+    cancels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Apply supersteps in order, to the newest state or to the one at `checkpoint`. Returns the new checkpoint.
 
-    `question_id`: raise Conflict unless this question of the thread is open when the update is stored. Raises as `call_host`
-    does. Holds no database connection meanwhile.
+    `cancels`: the question that the update cancels, and by whom: see `state.store_update`. Raises as `call_host` does. Holds
+    no database connection meanwhile.
     """
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
-    document |= {"question_id": str(question_id)} if question_id else {}
+    document |= {"cancels": cancels} if cancels else {}
     answer = orjson.loads(call_host(serving, thread_id, newest, document, user=user))
     thread_stream.notify(thread_id)
     return answer["checkpoint"]

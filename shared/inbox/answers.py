@@ -29,7 +29,6 @@ from shared.sql import statement
 from shared.threads import state
 
 _OF_THREAD = statement("inbox.of_thread")
-_MARK = statement("inbox.mark_cancelled")
 NO_VALUE = "A breakpoint takes no value: the answer must be null, which continues the run."
 WENT_ON = "This question is not open any more: its thread went on without an answer."
 NO_ASSISTANT = "The assistant that asked this question is deleted. Resume the thread with another assistant, or cancel its run."
@@ -115,8 +114,8 @@ def cancel(
 
     The thread's state is updated as the node `__end__`, as `POST /threads/{id}/state` does: its open tasks are dropped,
     the thread becomes idle, and its values stay. That closes all questions of the thread. A graph host executes the
-    update, so the caller must not hold a database connection. `by`, else the label of the key, and `address` are
-    recorded as for an answer. Raises NotFound, QuestionClosed, and Conflict if the thread has live runs.
+    update, so the caller must not hold a database connection. The transaction that stores it records `by`, else the
+    label of the key, and `address` as for an answer, with an entry of the audit log. Raises NotFound, QuestionClosed, and Conflict if the thread has live runs.
     """
     with connection() as conn:
         row = records.get(conn, question_id)
@@ -125,6 +124,5 @@ def cancel(
         newest = state.newest(conn, deployment.id, thread_id)
         state.require_quiet(conn, deployment.id, thread_id)
     step = {"values": None, "as_node": thread_updates.END}
-    thread_updates.apply(deployment, thread_id, newest, [[step]], user=user, question_id=question_id)
-    with connection() as conn:
-        _MARK.count(conn, question_id=question_id, by=by, key_id=key_id, address=address)
+    cancels = {"question_id": str(question_id), "by": by, "key_id": key_id, "address": address}
+    thread_updates.apply(deployment, thread_id, newest, [[step]], user=user, cancels=cancels)

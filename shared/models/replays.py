@@ -58,6 +58,8 @@ REPLAY_CASE = Table(
     column("reason", Text, nullable=True),
     column("report", JSONB(none_as_null=True), nullable=True),  # of the graph host
     column("comparison", JSONB(none_as_null=True), nullable=True),
+    # the small part of the comparison that lists and the summary read: 10,000 comparisons can be 500 MB
+    column("figures", JSONB(none_as_null=True), nullable=True),
     column("ended_at", TIME, nullable=True),
     Index("ix_replay_case_open", "replay_id", "position", postgresql_where=text("outcome IS NULL")),
     Index("ix_replay_case_outcome", "replay_id", "outcome", "position"),

@@ -126,7 +126,7 @@ LISTED_CASE = Record(
             }
         ),
     },
-    expressions={"comparison": f"({part('replays.listed_comparison')})"},
+    expressions={"comparison": "figures"},
 )
 
 _COUNTS = part("replays.counts")

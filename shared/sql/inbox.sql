@@ -289,7 +289,7 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id AND q.questi
 WITH marked AS (
     UPDATE question SET answered_by = coalesce(nullif(:by, ''), key_label(:key_id)),
         answered_from = nullif(:address, '')
-    WHERE question_id = :question_id AND closed_at IS NOT NULL AND answered_at IS NULL
+    WHERE question_id = CAST(:question_id AS uuid) AND closed_at IS NOT NULL AND answered_at IS NULL
     RETURNING *
 )
 SELECT record_question_end_1('question.cancelled', deployment_id, thread_id, question_id, NULL, :key_id, answered_by,

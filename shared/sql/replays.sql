@@ -58,11 +58,6 @@ LEFT JOIN revision r ON r.id = p.revision_id CROSS JOIN LATERAL ({counts}) AS co
 WHERE p.deployment_id = :deployment_id AND (CAST(:id AS uuid) IS NULL OR p.id = :id)
 ORDER BY p.id DESC LIMIT :limit OFFSET :offset
 
--- part: listed_comparison
--- The comparison of a case in a list: without the steps, the report, and all differences but the first.
-SELECT comparison - CAST('{values,steps,report}' AS text[]) || jsonb_build_object(
-    'first_value', comparison #> '{values,0}', 'unrecorded_tool', comparison #>> '{report,unrecorded,0,tool}')
-
 -- name: case
 SELECT {columns} FROM replay_case WHERE replay_id = :replay_id AND position = :position
 
@@ -263,10 +258,16 @@ WHERE p.id = :id AND c.outcome IS NULL AND c.case_run_id IS NOT NULL AND NOT is_
 ORDER BY c.position LIMIT :limit
 
 -- name: record_outcome
--- Records the outcome of a case once, and adds what its run used to the replay, whose row is locked.
-WITH recorded AS (
-    UPDATE replay_case SET outcome = :outcome, reason = :reason, comparison = CAST(:comparison AS jsonb), ended_at = now()
-    WHERE replay_id = :id AND position = :position AND outcome IS NULL
+-- Records the outcome of a case once, and adds what its run used to the replay, whose row is locked. The figures are the
+-- comparison without the steps, the report, and all differences but the first.
+WITH compared AS (
+    SELECT CAST(:comparison AS jsonb) AS document
+), recorded AS (
+    UPDATE replay_case SET outcome = :outcome, reason = :reason, comparison = document,
+        figures = document - CAST('{values,steps,report}' AS text[]) || jsonb_build_object(
+            'first_value', document #> '{values,0}', 'unrecorded_tool', document #>> '{report,unrecorded,0,tool}'),
+        ended_at = now()
+    FROM compared WHERE replay_id = :id AND position = :position AND outcome IS NULL
     RETURNING comparison
 )
 UPDATE replay SET
@@ -284,10 +285,7 @@ SELECT EXISTS (SELECT FROM replay_case WHERE replay_id = p.id AND outcome IS NUL
 FROM replay p WHERE id = :id
 
 -- name: figures
--- The part of each comparison that the summary reads.
-SELECT outcome, reason, jsonb_build_object('status', comparison -> 'status', 'tokens', comparison -> 'tokens',
-    'cost', comparison -> 'cost', 'duration_seconds', comparison -> 'duration_seconds',
-    'scores', comparison -> 'scores') AS comparison
+SELECT outcome, reason, figures - CAST('{first_difference,first_value}' AS text[]) AS comparison
 FROM replay_case WHERE replay_id = :id ORDER BY position
 
 -- name: keep_report

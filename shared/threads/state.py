@@ -64,6 +64,7 @@ class Newest:
 
 
 OPEN_QUESTION = text("SELECT FROM question WHERE question_id = CAST(:id AS uuid) AND closed_at IS NULL")
+_MARK_CANCELLED = statement("inbox.mark_cancelled")
 _NEWEST = statement("threads.newest_state")
 _FORGET = statement("threads.forget_state")
 _STORE = statement("threads.store_state")
@@ -101,16 +102,18 @@ def store_update(
     blobs: Sequence[bytes],
     *,
     from_newest: bool,
-    question_id: str | None = None,
+    cancels: Mapping[str, str] | None = None,
 ) -> None:
     """Store a graph host's answer to an update: checkpoints and the thread's state, in the caller's transaction.
 
     Raises NotFound. Raises Conflict if the thread has live runs. Raises StaleUpdate if the update was based on the
-    newest checkpoint (`from_newest`) and a newer one exists now. Also raises Conflict if the update ends a question
-    (`question_id`) that is not open any more: it would end what came after the answer.
+    newest checkpoint (`from_newest`) and a newer one exists now.
+
+    `cancels`: the update cancels this question, and who cancelled it is recorded: see `shared/inbox/answers.py`. Raises
+    Conflict if the question is not open any more, because the update would end what came after the answer.
     """
     require_quiet(conn, deployment_id, thread_id)
-    if question_id is not None and conn.execute(OPEN_QUESTION, {"id": question_id}).first() is None:
+    if cancels is not None and conn.execute(OPEN_QUESTION, {"id": cancels["question_id"]}).first() is None:
         raise Conflict("This question is not open any more.")
     writes = list(_writes(deployment_id, thread_id, update_id, answer["written"], blobs))
     parent = next((w.head["parent_checkpoint_id"] for w in writes if "task_id" not in w.head), None)
@@ -125,6 +128,8 @@ def store_update(
         state=dumps(answer["state"]),
         interrupts=dumps(answer["interrupts"]),
     )
+    if cancels is not None:
+        _MARK_CANCELLED.count(conn, **cancels)
 
 
 def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:

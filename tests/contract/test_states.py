@@ -28,6 +28,7 @@ from shared.infra import redis
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import ThreadStatus
 from shared.threads.state import StaleUpdate, store_update
+from tests.contract.statements import execute
 from tests.contract.conftest import Api, Notifications
 from tests.support.acting import Actor
 
@@ -377,8 +378,19 @@ def test_an_update_is_stored_with_the_threads_state_unless_another_came_before(a
         assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == id
 
     closed = str(make.question(api.deployment, UUID(stored), closed_at=datetime.now(UTC)))
+    by = {"by": "ada", "key_id": "aaaa", "address": "192.0.2.7"}
     with pytest.raises(Conflict, match="not open any more"):
-        update(answer_of(stored, "f", "e", next=[]), question_id=closed)
+        update(answer_of(stored, "f", "e", next=[]), cancels={"question_id": closed, **by})
     with pytest.raises(StaleUpdate):
         update(answer_of(stored, "f", "b", next=[]))
     assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "e"
+
+    # the transaction that ends a question records who cancelled it
+    open_question = str(make.question(api.deployment, UUID(stored)))
+    update(answer_of(stored, "f", "e", next=[]), cancels={"question_id": open_question, **by})
+    (entry,) = execute("SELECT * FROM audit_entry WHERE action = 'question.cancelled'")
+    assert (entry.detail["question_id"], entry.actor["name"], entry.address) == (
+        open_question,
+        "ada",
+        "192.0.2.7",
+    )

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 from typer.testing import CliRunner, Result
 
 import tests.support.factories as make
 from cli.main import app
+from shared import audit
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.audit import Action, Actor
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import ARCHIVE, ARCHIVE_CHUNK, SECRET
+from shared.replays import cases
 
 KEY, OTHER = encryption.new_key(), encryption.new_key()
 PASSPHRASE = "twelve or more characters"
@@ -68,7 +71,14 @@ def fill() -> None:
     make.cron(deployment)
     make.webhook_delivery(deployment, run)
     make.question(deployment)
+    make.bulk_operation(deployment)
+    replay_id = make.replay(deployment)
     with connection() as conn:
+        conn.execute(text("UPDATE run SET started_at = now() WHERE status = 'success'"))
+        replay = cases.find(conn, replay_id)
+        assert replay is not None
+        cases.select(conn, replay)
+        audit.add(conn, DEFAULT_ORGANIZATION_ID, Action.REPLAY_CREATED, "chat", by=Actor("aaaa", "ci"))
         conn.execute(insert(ARCHIVE).values(digest="d", size=len(BYTES)))
         conn.execute(insert(ARCHIVE_CHUNK).values(digest="d", n=0, data=BYTES))
         value = encryption.encrypt("s3cret")

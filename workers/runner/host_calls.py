@@ -249,7 +249,8 @@ class _CallInHost:
         self._parts = AsyncResult()
         self._host = host = self._hosts.acquire(self._call.revision_id)
         try:
-            host.enter(self._id, self, dumps(self._call.document).encode(), kind=frames.QUERY)
+            document = {name: part for name, part in self._call.document.items() if name != "cancels"}
+            host.enter(self._id, self, dumps(document).encode(), kind=frames.QUERY)
             parts = cast("list[bytes]", self._parts.get(timeout=self._call.timeout_seconds))
         except gevent.Timeout:
             raise Unanswered("the project's function did not answer in time") from None
@@ -277,7 +278,7 @@ class _CallInHost:
                         blobs[0],
                         blobs[1:],
                         from_newest=not call.document.get("checkpoint"),
-                        question_id=call.document.get("question_id"),
+                        cancels=call.document.get("cancels"),
                     )
             except state.StaleUpdate:
                 if not tries_left:

@@ -155,6 +155,7 @@ CREATE TABLE replay_case (
     reason TEXT,
     report JSONB,
     comparison JSONB,
+    figures JSONB,
     ended_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_replay_case PRIMARY KEY (replay_id, position),
     CONSTRAINT fk_replay_case_replay_id FOREIGN KEY(replay_id) REFERENCES replay (id) ON DELETE CASCADE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import gevent
 import orjson
@@ -17,9 +17,9 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Unanswered
 from shared.inbox.expiry import READ_AT_ONCE
 from shared.infra.postgres import connection, database_time
-from shared.models import ThreadStatus
 from shared.runs import webhook_records, webhooks
 from shared.settings import Settings
+from shared.threads import state
 from tests.support import asking, factories
 from tests.support.abandoning import notified, upkeep
 from tests.support.asking import ask, deliveries, move, question, runs_of
@@ -45,16 +45,17 @@ def questions(settings: Settings) -> Questions:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
-    """Replace the graph host that ends threads: the thread becomes idle. Returns the ended threads."""
+    """Replace the graph host that ends threads and its runner: the thread becomes idle. Returns the ended threads."""
     ended: list[UUID] = []
 
-    def apply(deployment: DeploymentRef, thread_id: UUID, *args: Any, **kwargs: Any) -> None:
+    def apply(
+        deployment: DeploymentRef, thread_id: UUID, *args: Any, cancels: Mapping[str, str], **kwargs: Any
+    ) -> None:
         ended.append(thread_id)
+        answer = {"written": [], "state": {"next": []}, "interrupts": {}}
         with connection() as conn:
-            conn.execute(
-                text("UPDATE thread SET status = :status, interrupts = '{}' WHERE thread_id = :id"),
-                {"status": ThreadStatus.IDLE, "id": thread_id},
-            )
+            key = (deployment.id, thread_id, uuid4())
+            state.store_update(conn, *key, answer, b"{}", [], from_newest=False, cancels=cancels)
 
     monkeypatch.setattr(thread_updates, "apply", apply)
     return ended
