@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import fleet
-from shared.errors import Refused, RunyardError, Unanswered, Unavailable
+from shared.errors import HostDied, Refused, RunyardError, Unanswered, Unavailable
 from shared.figures import usage
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
@@ -43,6 +43,7 @@ STARTED_AT_ONCE = 20
 JUDGED_AT_ONCE = 20
 MAX_STATES = 100  # of a history in which the node of a difference is looked for
 MAX_REASON = 10_000  # characters
+SCORER_SECONDS = 180.0  # of a call, which may wait for a free slot for its host
 
 NOT_STORED = "the run is no longer stored"
 NO_START = "the checkpoint that the run started from is no longer stored"
@@ -413,25 +414,43 @@ def _scores(replay: Row, row: Row, reference: Any, output: Any) -> _Scored:
             "output": values,
             "run": {**run, "graph_id": row["graph_id"]},
         }
-        call = HostCall(
-            deployment_id=replay["deployment_id"],
-            revision_id=replay["revision_id"],
-            pool=replay["pool"],
-            document=document,
-            total_seconds=2 * calls.THREAD_SECONDS,
-            is_repeatable=False,  # the scorer may have ended the host
-        )
         try:
-            answer = orjson.loads(calls.call(call))
+            answer = _ask_scorer(replay, document)
         except Unavailable:
             raise
-        except RunyardError as error:
+        except Unanswered as error:
             _require_runner(replay, error)
+            return _Scored({}, {}, f"the scorer failed: it blocked its process: {error.message}")
+        except RunyardError as error:
             return _Scored({}, {}, f"the scorer failed: {error.message}")
         if "scores" not in answer:
             return _Scored({}, {}, f"the scorer failed: {answer.get('traceback') or answer['error']}")
         both.append(answer["scores"])
     return _Scored(*both)
+
+
+def _ask_scorer(replay: Row, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the answer of the project's scorer.
+
+    Cases are scored together in one host. A call that another one may have disturbed, because the host died or was
+    blocked, is sent once more, to a host of its own. Raises the error of that call.
+    """
+
+    def ask(**details: bool) -> Mapping[str, Any]:
+        call = HostCall(
+            deployment_id=replay["deployment_id"],
+            revision_id=replay["revision_id"],
+            pool=replay["pool"],
+            document={**document, **details},
+            total_seconds=SCORER_SECONDS,
+            is_repeatable=False,  # the scorer may have ended the host
+        )
+        return orjson.loads(calls.call(call))
+
+    try:
+        return ask()
+    except (HostDied, Unanswered):
+        return ask(is_alone=True)
 
 
 def record(conn: Connection, replay: Row, judged: Sequence[Judged]) -> None:

@@ -19,6 +19,7 @@ from shared.replays.rules import SCORE, Figure, parse
 FIGURES = ("duration_seconds", "tokens", "cost")
 MAX_SCORES = 100  # names
 MAX_REASONS = 20
+MAX_NUMBER = 1e100  # as in scorers, so that sums are finite
 
 Case = Mapping[str, Any]
 Pairs = Sequence[tuple[float, float]]  # of the original and the replay
@@ -92,7 +93,7 @@ def _pairs(cases: Iterable[Case], name: str) -> Pairs:
     return [
         (float(side["original"]), float(side["replay"]))
         for side in sides
-        if _is_finite(side.get("original")) and _is_finite(side.get("replay"))
+        if _is_figure(side.get("original")) and _is_figure(side.get("replay"))
     ]
 
 
@@ -103,7 +104,7 @@ def _scores_of(case: Case) -> dict[str, tuple[float, float]]:
     return {
         name: (float(original[name]), float(replay[name]))
         for name in original
-        if _is_finite(original[name]) and _is_finite(replay.get(name))
+        if _is_figure(original[name]) and _is_figure(replay.get(name))
     }
 
 
@@ -146,5 +147,6 @@ def _score(pairs: Pairs) -> dict[str, float | int | None]:
     return {"original": figure.original, "replay": figure.replay, "pairs": len(pairs)}
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_figure(value: Any) -> bool:
+    """Whether a value of a comparison is a number. A graph host runs the project's code, so it may be anything."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

@@ -11,7 +11,10 @@ from uuid_utils.compat import uuid6
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
+from shared.errors import HostDied
 from shared.figures import budgets
+from shared.hosts import calls
+from shared.hosts.pending_calls import HostCall
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import deletion
@@ -408,6 +411,36 @@ def test_replays_are_kept_as_long_as_runs(control: ControlPlane, api: Api, repla
         assert records.remove_old(conn, days=2) == 0
     kept = [one["id"] for one in content(control.get(replays))["resources"]]
     assert kept == [unended["id"], new["id"]]
+
+
+def test_a_case_is_scored_again_without_others_if_its_host_was_disturbed(
+    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[Any] = []
+
+    def call(request: HostCall) -> bytes:
+        value, is_alone = request.document["input"]["a"], "is_alone" in request.document
+        scored.append(value)
+        if value > 1 and (value > 2 or not is_alone):
+            raise HostDied("exited with code 3")
+        return b'{"scores": {"quality": 1}}'
+
+    monkeypatch.setattr(calls, "call", call)
+    past = {past_run(api, input={"a": value}): value for value in (1, 2, 3)}
+    replay = begin(control, replays, concurrency=3)
+    manifest = dumps({"replay": {"score": "./evals.py:score"}})
+    execute(
+        "UPDATE revision SET manifest = CAST(:manifest AS json) WHERE id = :id",
+        manifest=manifest, id=replay["revision_id"],
+    )  # fmt: skip
+    step(settings, replay, 2)
+    for run in claim(replay):
+        end(run, {"a": 1})
+    step(settings, replay)
+
+    reasons = {past[case["run_id"]]: case["reason"] for case in cases_of(control, replays, replay)}
+    assert reasons == {1: None, 2: None, 3: "the scorer failed: exited with code 3"}
+    assert sorted(scored) == [1, 1, 2, 2, 2, 2, 3, 3]
 
 
 def test_two_processes_start_and_judge_a_case_once(

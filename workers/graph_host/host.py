@@ -231,7 +231,7 @@ class Host:
 
     def _condition(self) -> bytes:
         """Return the body of a PONG: the waiting calls, starved runs and damage, or nothing if there are none."""
-        queued, damage = self._threads.queued, self._damage.describe()
+        queued, damage = self._threads.queued, self._described_damage()
         if not queued and damage is None:
             return b""
         starved = self._threads.starved(STARVED_SECONDS) if queued else ()
@@ -276,8 +276,15 @@ class Host:
 
     def _ended(self, id: bytes) -> None:
         self._runs.pop(id, None)
-        if self._damage.describe() is not None:
+        self._report_damage()
+
+    def _report_damage(self) -> None:
+        """Send the damage to the process at once, without waiting for the next ping."""
+        if self._described_damage() is not None:
             self._connection.send(frames.PONG, frames.NOBODY, self._condition())
+
+    def _described_damage(self) -> str | None:
+        return self._damage.describe() or (None if self._scorer is None else self._scorer.damage)
 
     def _refuse(self, id: bytes, error: dict[str, str]) -> None:
         document = {
@@ -339,6 +346,7 @@ class Host:
         answer = {"error": "this revision has no replay.score", "traceback": None}
         if self._scorer is not None:
             answer = await self._scorer.answer(document)
+            self._report_damage()
         self._connection.send(frames.ANSWER, id, frames.pack([self._execution.dumps(answer)]))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:

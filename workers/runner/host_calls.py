@@ -46,7 +46,7 @@ from workers.graph_host import frames
 from workers.runner import host_requests
 from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
-from workers.runner.quarantine import DEFAULT_GROUP
+from workers.runner.quarantine import DEFAULT_GROUP, group_of_call
 from workers.runner.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -247,7 +247,8 @@ class _CallInHost:
     def _ask(self) -> list[bytes]:
         """Return the parts of the host's answer. Raises the error of a refusal, and Unanswered."""
         self._parts = AsyncResult()
-        self._host = host = self._hosts.acquire(self._call.revision_id)
+        group = group_of_call(UUID(bytes=self._id), self._call.document)
+        self._host = host = self._hosts.acquire(self._call.revision_id, group)
         try:
             document = {name: part for name, part in self._call.document.items() if name != "cancels"}
             host.enter(self._id, self, dumps(document).encode(), kind=frames.QUERY)

@@ -2,6 +2,7 @@
 
 Replays are in no host with ordinary runs, so that a revision that is only tried cannot disturb these, and the runner
 can refuse requests of such a host to its deployment. If no call of a replay can need the network, the host has none.
+Calls of the project's scorer have other hosts of their own: a scorer that ends or blocks its process disturbs no run.
 
 Quarantine concerns runs whose host has died. The runner cannot tell which of the host's runs caused the death. The runs
 are therefore separated step by step. The run's row stores the level (`run.quarantine`):
@@ -25,7 +26,7 @@ from uuid import UUID
 ALONE = 12
 FEW = 4
 
-ORDINARY, REPLAY, OFFLINE_REPLAY = range(3)  # kinds of runs
+ORDINARY, REPLAY, OFFLINE_REPLAY, SCORING = range(4)  # kinds of runs, and calls of scorers
 
 
 class Group(NamedTuple):
@@ -77,6 +78,13 @@ def group(run_id: UUID, level: int, kind: int = ORDINARY) -> Group:
         return Group(ALONE, run_id.int, kind)
     halvings = max(level - 1, 0)
     return Group(level, run_id.int & ((1 << halvings) - 1), kind)
+
+
+def group_of_call(call_id: UUID, document: Mapping[str, Any]) -> Group:
+    """Return the group of the host that answers a call. A scorer's call with `is_alone` has a new host to itself."""
+    if document["op"] != "score":
+        return DEFAULT_GROUP
+    return group(call_id, ALONE if document.get("is_alone") else 0, SCORING)
 
 
 def after(level: int, together: int) -> int:

@@ -188,7 +188,9 @@ def test_the_scorer_s_numbers_or_its_error_are_the_answer(replay_host: HostProce
     assert scored({"returns": 5}) == {
         "error": "the scorer returned number: an object of numbers is needed", "traceback": None,
     }  # fmt: skip
-    assert scored({"returns": {"a": "b"}})["error"] == "the score 'a' is b: a number is needed"
+    for value, shown in (("b", "b"), (-2e100, "-2e+100")):
+        answer = scored({"returns": {"a": value}})
+        assert answer["error"] == f"the score 'a' is {shown}: a number from -1e+100 to 1e+100 is needed"
     failed = scored({"raises": "broken"})
     assert failed["error"] == "RangeError: broken"
     assert "replayed.ts" in failed["traceback"]

@@ -174,6 +174,15 @@ def test_a_summary_has_the_figures_of_the_cases_that_have_both() -> None:
     }  # fmt: skip
 
 
+def test_a_number_that_would_make_a_sum_infinite_is_no_figure() -> None:
+    huge = case(tokens=(10**400, 1), quality=(1.7e308, 1.7e308))
+
+    summary, _ = summarize([huge, huge, case(tokens=(1, 2), quality=(1, 0))], None)
+
+    assert summary["tokens"]["original"]["total"] == 1
+    assert summary["scores"]["quality"] == {"original": 1, "replay": 0, "pairs": 1}
+
+
 @pytest.mark.parametrize(("n", "expected"), [(1, 1), (2, 2), (19, 19), (20, 19), (100, 95), (101, 96)])
 def test_p95_is_a_value_of_a_case(n: int, expected: int) -> None:
     assert p95(range(1, n + 1)) == expected

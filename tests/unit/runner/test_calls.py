@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import cast
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import gevent
@@ -81,6 +81,17 @@ def test_a_call_that_gets_no_answer_in_time_or_one_that_cannot_be_read_says_so(s
         s.call("nonsense")
 
     assert s.call("greet")
+
+
+@within(scene)
+def test_a_call_of_a_scorer_is_in_a_host_without_other_calls(s: Scene) -> None:
+    def pid(op: str, **details: Any) -> int:
+        return orjson.loads(s.call(op, **details))["pid"]
+
+    scoring = pid("score")
+
+    assert pid("score") == scoring
+    assert len({scoring, pid("greet"), pid("score", is_alone=True), pid("score", is_alone=True)}) == 4
 
 
 @within(scene, part="cannot load")

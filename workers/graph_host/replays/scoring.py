@@ -1,8 +1,8 @@
 """The project's scorer: `(inputs, reference_output, output, run) -> {name: number}`, sync or async.
 
 Each call has a thread of its own, with an event loop for an async function, so a scorer that blocks holds up no run.
-Python cannot end a thread: a call that does not return in time is given up, and its thread stays. After
-MAX_STUCK of these, further calls are refused.
+Python cannot end a thread: a call that does not return in time is given up, and its thread stays. The process counts
+as damaged then, so that the runner replaces it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from ..serialization import error_record, text_of
 
 KEY = "replay.score"
 SCORE_SECONDS = 20.0
-MAX_STUCK = 8
 MAX_SCORES = 100
 MAX_NAME = 100
+MAX_NUMBER = 1e100  # so that sums of all cases are finite
+NEEDED = f"a number from -{MAX_NUMBER:g} to {MAX_NUMBER:g} is needed"
 PARAMETERS = 4
 
 
@@ -39,10 +40,13 @@ class Scorer:
         self._seconds = seconds
         self._stuck = 0
 
+    @property
+    def damage(self) -> str | None:
+        """A description of the damage to the process; None if there is none."""
+        return "a call of the scorer has not returned" if self._stuck else None
+
     async def answer(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return {"scores": {name: number}}, or {"error", "traceback"} if the scorer fails."""
-        if self._stuck >= MAX_STUCK:
-            return _failure(f"{MAX_STUCK} earlier calls of the scorer have not returned")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[dict[str, Any]] = loop.create_future()
 
@@ -110,10 +114,10 @@ def _numbers(result: Any) -> dict[str, float]:
             raise NotScores(f"the scorer returned a score named {text_of(name, repr):.{MAX_NAME}}")
         try:
             number = float(value) if not isinstance(value, str | bytes) else math.nan
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not math.isfinite(number):
-            raise NotScores(f"the score {name!r} is {text_of(value, repr):.100}: a number is needed")
+        if not abs(number) <= MAX_NUMBER:  # NaN is not
+            raise NotScores(f"the score {name!r} is {text_of(value, repr):.100}: {NEEDED}")
         scores[name] = number
     return scores
 

@@ -1,8 +1,8 @@
 /**
  * The project's scorer: `(inputs, referenceOutput, output, run) => {name: number}`, sync or async.
  *
- * A call that does not settle in time is given up. A scorer that blocks the event loop holds up the host, which the runner
- * then ends, as any other code that blocks.
+ * A call that does not settle in time is given up. A scorer that blocks the event loop holds up its host, which answers
+ * the calls of scorers only. The runner then ends the call, and the host.
  */
 
 import { LoadFailed, loadObject } from "../loading.mjs";
@@ -14,6 +14,7 @@ const KEY = "replay.score";
 const SCORE_SECONDS = 20;
 const MAX_SCORES = 100;
 const MAX_NAME = 100;
+const MAX_NUMBER = 1e100; // so that sums of all cases are finite
 
 /** The scorer's result is not an object of numbers. */
 class NotScores extends Error {}
@@ -60,8 +61,9 @@ function numbers(result) {
     if (name.length === 0 || name.length > MAX_NAME) {
       throw new NotScores(`the scorer returned a score named '${name.slice(0, MAX_NAME)}'`);
     }
-    if (typeof value !== "boolean" && !Number.isFinite(value)) {
-      throw new NotScores(`the score '${name}' is ${String(value).slice(0, 100)}: a number is needed`);
+    if (typeof value !== "boolean" && !(Number.isFinite(value) && Math.abs(value) <= MAX_NUMBER)) {
+      const shown = String(value).slice(0, 100);
+      throw new NotScores(`the score '${name}' is ${shown}: a number from -1e+100 to 1e+100 is needed`);
     }
   }
   return Object.fromEntries(scores.map(([name, value]) => [name, Number(value)]));
