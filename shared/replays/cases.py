@@ -17,14 +17,13 @@ import orjson
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
-from shared import fleet
 from shared.errors import HostDied, Refused, RunyardError, Unanswered, Unavailable
 from shared.figures import usage
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra.arrays import texts, uuids
 from shared.infra.json_text import without_nul
-from shared.infra.postgres import Row, connection, dumps
+from shared.infra.postgres import Row, dumps
 from shared.models import RunStatus, has_ended
 from shared.removal import deletion
 from shared.replays import records
@@ -43,7 +42,6 @@ STARTED_AT_ONCE = 20
 JUDGED_AT_ONCE = 20
 MAX_STATES = 100  # of a history in which the node of a difference is looked for
 MAX_REASON = 10_000  # characters
-SCORER_SECONDS = 180.0  # of a call, which may wait for a free slot for its host
 
 NOT_STORED = "the run is no longer stored"
 NO_START = "the checkpoint that the run started from is no longer stored"
@@ -151,7 +149,6 @@ def prepare(replay: Row, row: Row) -> Prepared:
     except Unavailable:
         raise
     except RunyardError as error:
-        _require_runner(replay, error)
         return Prepared(row, skipped=f"the recording of the run cannot be read: {error.message}")
     spec = {
         "tools": replay["tools"],
@@ -227,19 +224,9 @@ def _ask(replay: Row, row: Mapping[str, Any], document: Mapping[str, Any]) -> An
                 pool=replay["pool"],
                 thread_id=row["thread_id"],
                 document={**document, **ids, "config": config, "metadata": {"assistant_id": assistant_id}},
-                total_seconds=calls.THREAD_SECONDS,
             )
         )
     )
-
-
-def _require_runner(replay: Row, error: RunyardError) -> None:
-    """Raise Unavailable if a call was not answered because the pool has no runner: it is repeated when there is one."""
-    if not isinstance(error, Unanswered):
-        return
-    with connection() as conn:
-        if not fleet.has_runner(conn, replay["pool"]):
-            raise Unavailable(f"the pool '{replay['pool']}' has no runner") from error
 
 
 def start(conn: Connection, replay: Row, prepared: Sequence[Prepared], *, run_timeout_seconds: float) -> None:
@@ -303,16 +290,15 @@ def ended(conn: Connection, replay: Row) -> Sequence[Row]:
 def judge(replay: Row, row: Row) -> Judged:
     """Return the outcome of a case whose run has ended. Raises Unavailable."""
     position = row["position"]
-    if not row["has_run"]:
-        return Judged(position, Outcome.FAILED, CASE_GONE)
     if not row["is_stored"]:
         return Judged(position, Outcome.SKIPPED, NOT_STORED)
+    if not row["has_run"]:
+        return Judged(position, Outcome.FAILED, CASE_GONE)
     try:
         reference = _reference(replay, row)
     except Unavailable:
         raise
     except RunyardError as error:
-        _require_runner(replay, error)
         return Judged(position, Outcome.SKIPPED, f"{NO_VALUES}: {error.message}")
     values = _final(row["case_values"], row["case_state"])
     scored = _scores(replay, row, reference, values)
@@ -419,7 +405,6 @@ def _scores(replay: Row, row: Row, reference: Any, output: Any) -> _Scored:
         except Unavailable:
             raise
         except Unanswered as error:
-            _require_runner(replay, error)
             return _Scored({}, {}, f"the scorer failed: it blocked its process: {error.message}")
         except RunyardError as error:
             return _Scored({}, {}, f"the scorer failed: {error.message}")
@@ -433,22 +418,21 @@ def _ask_scorer(replay: Row, document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the answer of the project's scorer.
 
     Cases are scored together in one host. A call that another one may have disturbed, because the host died or was
-    blocked, is sent once more, to a host of its own. Raises the error of that call.
+    blocked, or whose runner was lost, is sent again, to a host of its own. Raises the error of that call.
     """
 
-    def ask(**details: bool) -> Mapping[str, Any]:
+    def ask(*, is_alone: bool) -> Mapping[str, Any]:
         call = HostCall(
             deployment_id=replay["deployment_id"],
             revision_id=replay["revision_id"],
             pool=replay["pool"],
-            document={**document, **details},
-            total_seconds=SCORER_SECONDS,
-            is_repeatable=False,  # the scorer may have ended the host
+            document={**document, "is_alone": is_alone},
+            is_repeatable=is_alone,
         )
         return orjson.loads(calls.call(call))
 
     try:
-        return ask()
+        return ask(is_alone=False)
     except (HostDied, Unanswered):
         return ask(is_alone=True)
 

@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid6
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared.errors import HostDied
+from shared.errors import HostDied, Unavailable
 from shared.figures import budgets
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
@@ -413,13 +413,21 @@ def test_replays_are_kept_as_long_as_runs(control: ControlPlane, api: Api, repla
     assert kept == [unended["id"], new["id"]]
 
 
+def has_scorer(replay: dict[str, Any]) -> None:
+    manifest = dumps({"replay": {"score": "./evals.py:score"}})
+    execute(
+        "UPDATE revision SET manifest = CAST(:manifest AS json) WHERE id = :id",
+        manifest=manifest, id=replay["revision_id"],
+    )  # fmt: skip
+
+
 def test_a_case_is_scored_again_without_others_if_its_host_was_disturbed(
     control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[Any] = []
 
     def call(request: HostCall) -> bytes:
-        value, is_alone = request.document["input"]["a"], "is_alone" in request.document
+        value, is_alone = request.document["input"]["a"], request.document["is_alone"]
         scored.append(value)
         if value > 1 and (value > 2 or not is_alone):
             raise HostDied("exited with code 3")
@@ -428,11 +436,7 @@ def test_a_case_is_scored_again_without_others_if_its_host_was_disturbed(
     monkeypatch.setattr(calls, "call", call)
     past = {past_run(api, input={"a": value}): value for value in (1, 2, 3)}
     replay = begin(control, replays, concurrency=3)
-    manifest = dumps({"replay": {"score": "./evals.py:score"}})
-    execute(
-        "UPDATE revision SET manifest = CAST(:manifest AS json) WHERE id = :id",
-        manifest=manifest, id=replay["revision_id"],
-    )  # fmt: skip
+    has_scorer(replay)
     step(settings, replay, 2)
     for run in claim(replay):
         end(run, {"a": 1})
@@ -441,6 +445,50 @@ def test_a_case_is_scored_again_without_others_if_its_host_was_disturbed(
     reasons = {past[case["run_id"]]: case["reason"] for case in cases_of(control, replays, replay)}
     assert reasons == {1: None, 2: None, 3: "the scorer failed: exited with code 3"}
     assert sorted(scored) == [1, 1, 2, 2, 2, 2, 3, 3]
+
+
+def test_a_case_without_a_host_delays_no_others_and_no_bound(
+    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(request: HostCall) -> bytes:
+        if request.document["input"]["a"] == 2:
+            raise Unavailable("no host")
+        return b'{"scores": {}}'
+
+    monkeypatch.setattr(calls, "call", call)
+    for value in (1, 2):
+        past_run(api, input={"a": value})
+    replay = begin(control, replays)
+    has_scorer(replay)
+    step(settings, replay, 2)
+    for run in claim(replay):
+        end(run, {"a": 1})
+    with pytest.raises(Unavailable):
+        step(settings, replay)
+    assert {case["outcome"] for case in cases_of(control, replays, replay)} == {"same", None}
+
+    execute("UPDATE replay SET max_minutes = 0 WHERE id = :id", id=replay["id"])
+    with pytest.raises(Unavailable):
+        step(settings, replay)
+    assert content(control.get(f"{replays}/{replay['id']}"))["status"] == "stopped"
+
+
+def test_a_run_that_is_deleted_while_its_case_starts_is_skipped(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    run_id = past_run(api)
+    replay = begin(control, replays)
+    step(settings, replay)
+    with connection() as conn:
+        found = cases.find(conn, UUID(replay["id"]))
+        assert found is not None
+        prepared = [cases.prepare(found, row) for row in cases.waiting(conn, found)]
+    execute("DELETE FROM run WHERE run_id = :id", id=run_id)
+    with connection() as conn:
+        cases.start(conn, found, prepared, run_timeout_seconds=60)
+    step(settings, replay)
+    (case,) = cases_of(control, replays, replay)
+    assert (case["outcome"], case["reason"]) == ("skipped", cases.NOT_STORED)
 
 
 def test_two_processes_start_and_judge_a_case_once(

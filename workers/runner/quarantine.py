@@ -84,7 +84,7 @@ def group_of_call(call_id: UUID, document: Mapping[str, Any]) -> Group:
     """Return the group of the host that answers a call. A scorer's call with `is_alone` has a new host to itself."""
     if document["op"] != "score":
         return DEFAULT_GROUP
-    return group(call_id, ALONE if document.get("is_alone") else 0, SCORING)
+    return group(call_id, ALONE if document["is_alone"] else 0, SCORING)
 
 
 def after(level: int, together: int) -> int:

@@ -102,10 +102,12 @@ class Turn:
         if replay["status"] == Status.PREPARING:
             with connection() as conn:
                 return cases.select(conn, replay)
-        worked = self._judge(replay) + self._start(replay)
-        with connection() as conn:
-            stopped = cases.end_if_over(conn, replay)
-        self._publish(stopped)
+        try:
+            worked = self._judge(replay) + self._start(replay)
+        finally:  # a bound is also kept while no host answers
+            with connection() as conn:
+                stopped = cases.end_if_over(conn, replay)
+            self._publish(stopped)
         self._notify(replay)
         return bool(worked)
 
@@ -118,36 +120,45 @@ class Turn:
     def _judge(self, replay: Row) -> int:
         with connection() as conn:
             rows = cases.ended(conn, replay)
-        judged = self._each(rows, partial(cases.judge, replay), self._not_judged)
+        judged, unavailable = self._each(rows, partial(cases.judge, replay), self._not_judged)
         if judged:
             with connection() as conn:
                 cases.record(conn, replay, judged)
+        if unavailable is not None:
+            raise unavailable
         return len(judged)
 
     def _start(self, replay: Row) -> int:
         with connection() as conn:
             rows = cases.waiting(conn, replay)
-        prepared = self._each(rows, partial(cases.prepare, replay), self._not_prepared)
+        prepared, unavailable = self._each(rows, partial(cases.prepare, replay), self._not_prepared)
         if prepared:
             with connection() as conn:
                 cases.start(conn, replay, prepared, run_timeout_seconds=self._settings.run_timeout_seconds)
+        if unavailable is not None:
+            raise unavailable
         return len(prepared)
 
     def _each(
         self, rows: Sequence[Row], function: Callable[[Row], Result], otherwise: Callable[[Row], Result]
-    ) -> list[Result]:
-        """Apply a function that may call graph hosts to several rows at once. Raises Unavailable."""
+    ) -> tuple[list[Result], Unavailable | None]:
+        """Apply a function that may call graph hosts to several rows at once.
 
-        def result(row: Row) -> Result:
+        Returns the results, and the error of a row for which no host was available.
+        """
+
+        def result(row: Row) -> Result | Unavailable:
             try:
                 return function(row)
-            except Unavailable:
-                raise
+            except Unavailable as error:
+                return error
             except Exception:  # outermost loop over the cases: one that fails must not stop the others
                 log.exception("replay %s: case %s", self._replay_id, row["position"])
                 return otherwise(row)
 
-        return list(self._calls.map(result, rows))
+        results = list(self._calls.map(result, rows))
+        errors = (each for each in results if isinstance(each, Unavailable))
+        return [each for each in results if not isinstance(each, Unavailable)], next(errors, None)
 
     def _not_judged(self, row: Row) -> Judged:
         return Judged(row["position"], Outcome.FAILED, INTERNAL_ERROR)

@@ -88,10 +88,10 @@ def test_a_call_of_a_scorer_is_in_a_host_without_other_calls(s: Scene) -> None:
     def pid(op: str, **details: Any) -> int:
         return orjson.loads(s.call(op, **details))["pid"]
 
-    scoring = pid("score")
+    together = pid("score", is_alone=False)
 
-    assert pid("score") == scoring
-    assert len({scoring, pid("greet"), pid("score", is_alone=True), pid("score", is_alone=True)}) == 4
+    assert pid("score", is_alone=False) == together
+    assert len({together, pid("greet"), pid("score", is_alone=True), pid("score", is_alone=True)}) == 4
 
 
 @within(scene, part="cannot load")
