@@ -1,6 +1,7 @@
 """A platform whose PostgreSQL and Redis are operated by others: silent connections, limits, lost connections.
 
-Its builders are killed midway: the revision reaches an end and nothing is left. These tests need short leases as well.
+Its builders are killed midway: the revision reaches an end and nothing is left. So is a replay: it continues, executes
+no case twice, and leaves the deployment as it is. These tests need short leases as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import signal
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -18,12 +21,14 @@ import httpx
 import psutil
 import psycopg
 import pytest
+from psycopg import sql
 from sqlalchemy import make_url
 
 from cli.client.client import Client
 from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from cli.machine import embedded
+from shared.models import METADATA
 from tests.support.broken_link import Link, linked
 from tests.support.one_file import write
 from tests.support.servers import running
@@ -39,6 +44,10 @@ time.sleep(SECONDS)
 graph = StateGraph(MessagesState).add_node("echo", lambda state: {}).add_edge(START, "echo").compile()
 """
 BUILD_SECONDS = 90
+REPLAYED = 8
+TO_REPLAY = {"to": "replay"}
+# Rows about a replay itself, and rows that hold no data of runs.
+NOT_OF_RUNS = {"replay", "replay_case", "audit_entry", "log_line", "ended_run"}
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +268,83 @@ def test_an_archive_that_wants_to_do_harm_is_refused(stack: Stack) -> None:
     reason = "unpack: the source archive is refused: '../../a' leaves the archive"
     assert revision["status_message"].startswith(reason)
     wait_until(lambda: not list((stack.data_dir / "revisions").glob(f"{revision['id']}*")))
+
+
+def rows_of(stack: Stack, deployment_id: str) -> dict[str, Any]:
+    """Return a checksum over the rows of a deployment in each table."""
+    with psycopg.connect(stack.database_url) as conn:
+        return {
+            table.name: conn.execute(
+                sql.SQL(
+                    "SELECT count(*), md5(string_agg(CAST(t AS text), ' ' ORDER BY CAST(t AS text)))"
+                    " FROM {} t WHERE {} = %s {}"
+                ).format(
+                    sql.Identifier(table.name),
+                    sql.Identifier("id" if table.name == "deployment" else "deployment_id"),
+                    sql.SQL("AND key_id <> 'replay'" if table.name == "daily_usage" else ""),
+                ),
+                (deployment_id,),
+            ).fetchone()
+            for table in METADATA.sorted_tables
+            if table.name not in NOT_OF_RUNS and ("deployment_id" in table.c or table.name == "deployment")
+        }
+
+
+def number_of(stack: Stack, statement: str, *values: Any) -> int:
+    with psycopg.connect(stack.database_url) as conn:
+        row = conn.execute(statement.encode(), values).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def runs_to_replay(stack: Stack) -> None:
+    """Execute runs on one thread each, two runs of one thread, and a run that answers an interrupt."""
+    sdk = stack.sdk("kitchen")
+    wait = partial(sdk.runs.wait, metadata=TO_REPLAY)
+
+    def execute(_: int) -> None:
+        wait(sdk.threads.create()["thread_id"], "sleeps", input={"seconds": 0.5})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(execute, range(REPLAYED - 4)))
+    thread_id = sdk.threads.create()["thread_id"]
+    for _ in range(2):
+        wait(thread_id, "echo", input={"steps": ["in"]})
+    thread_id = sdk.threads.create()["thread_id"]
+    wait(thread_id, "asks", input={"steps": ["in"]})
+    wait(thread_id, "asks", command={"resume": "yes"})
+
+
+def test_a_replay_survives_kills_and_leaves_the_deployment_as_it_is(stack: Stack) -> None:
+    deployment_id = stack.record("kitchen")["id"]
+    replays = f"/v2/deployments/{deployment_id}/replays"
+    runs_to_replay(stack)
+    unfolded = "SELECT count(*) FROM ended_run WHERE deployment_id = %s"
+    wait_until(lambda: number_of(stack, unfolded, deployment_id) == 0, 60, what="the figures")
+    before = rows_of(stack, deployment_id)
+    body = {"where": {"metadata": TO_REPLAY}, "fail_on": "changed>0, errors>0, diverged>0"}
+    replay = stack.client.post(replays, json=body).raise_for_status().json()
+
+    def current() -> dict[str, Any]:
+        return stack.client.get(f"{replays}/{replay['id']}").raise_for_status().json()
+
+    for victim in ("runner", "builder"):  # both lead upkeep in turn
+        ended = current()["counts"]["same"]
+        wait_until(lambda least=ended + 1: current()["counts"]["same"] >= least, 60)
+        stack.kill(victim)
+    done = wait_until(lambda: (found := current())["ended_at"] and found, 120)
+    assert (done["status"], done["verdict"]) == ("done", "passed"), done
+    assert done["counts"] == {
+        **dict.fromkeys(done["counts"], 0),
+        "total": REPLAYED,
+        "same": REPLAYED,
+    }
+    bench_id = number_of(stack, "SELECT bench_id FROM replay WHERE id = %s", replay["id"])
+    assert number_of(stack, "SELECT count(*) FROM run WHERE deployment_id = %s", bench_id) == REPLAYED
+    assert rows_of(stack, deployment_id) == before
+
+    stack.client.delete(f"{replays}/{replay['id']}").raise_for_status()
+    left = "SELECT count(*) FROM deployment WHERE id = %s"
+    wait_until(lambda: number_of(stack, left, bench_id) == 0, 60, what="the removal of the bench")
+    assert set(rows_of(stack, str(bench_id)).values()) <= {(0, None)}
+    assert rows_of(stack, deployment_id) == before
