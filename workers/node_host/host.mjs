@@ -12,7 +12,7 @@ import { Execution } from "./execution.mjs";
 import * as frames from "./frames.mjs";
 import { parseDocument, stringify } from "./json.mjs";
 import { LibraryFailed } from "./libraries.mjs";
-import { LoadFailed, libraryOf, loadAll } from "./loading.mjs";
+import { LoadFailed, closePrototype, libraryOf, loadAll } from "./loading.mjs";
 import { masked } from "./masking.mjs";
 import { LOGGER, Limiter, shortStack, userStack } from "./output.mjs";
 import { load as loadApp } from "./project/app.mjs";
@@ -120,6 +120,7 @@ export class Host {
       };
       this.#entries = await loadAll(graphs, { library, folder, saver, store: graphStore });
       await this.#loadUserCode();
+      closePrototype();
     } catch (error) {
       if (error instanceof LibraryFailed) {
         this.#exitUnusable("environment", error.message);

@@ -17,6 +17,12 @@ import { textOf } from "./serialization.mjs";
 const { setInterval, clearInterval } = globalThis;
 const UNNAMED = "LangGraph"; // the name of a graph that was compiled without a name
 const SLOW_MS = 10_000;
+// LangGraph and LangChain read these members of objects that need not have them.
+const OPTIONS = [
+  "callbacks", "checkpointer", "configurable", "context", "control", "durability", "interruptAfter", "interruptBefore",
+  "maxConcurrency", "metadata", "outputKeys", "recursionLimit", "runId", "runName", "signal", "store", "streamMode",
+  "subgraphs", "tags", "timeout", "writer",
+];
 // Purposes of opening a graph, as the JavaScript server of LangGraph names them for functions that return a graph.
 export const RUN = "threads.create_run";
 export const READ = "assistants.read";
@@ -120,6 +126,20 @@ export async function loadAll(graphs, prepared) {
     entries.set(graphId, await loadGraph(graphId, spec, prepared));
   }
   return entries;
+}
+
+/**
+ * Refuse further members of the prototype of all objects, so that a node cannot change other runs. Throws LoadFailed if
+ * the project has already added one that LangGraph would read as an option: `maxConcurrency` would make each run hang.
+ */
+export function closePrototype() {
+  const added = OPTIONS.find((name) => name in Object.prototype);
+  if (added !== undefined) {
+    throw new LoadFailed(
+      `the project adds '${added}' to Object.prototype: LangGraph reads it as an option of each run`,
+    );
+  }
+  Object.preventExtensions(Object.prototype);
 }
 
 async function loadGraph(graphId, spec, prepared) {

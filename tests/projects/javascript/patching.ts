@@ -17,19 +17,10 @@ const patches: Record<string, () => void> = {
   "Buffer": () => (globalThis.Buffer = patched as any),
   "Date.now": () => (Date.now = () => 0),
   "Array.prototype.toJSON": () => ((Array.prototype as any).toJSON = () => "patched"),
-  "Object.prototype.toJSON": () => ((Object.prototype as any).toJSON = () => "patched"),
-  "Object.prototype": () => Object.assign(Object.prototype, { found: "patched", ask: "patched", extend: "patched" }),
-  "Object.prototype.error": () => hide({ error: "patched", errno: 1, value: "patched", result: "patched" }),
-  "Object.prototype.items": () => hide({ items: "patched", state: "patched", isOver: true, stream_mode: true }),
-  "Object.prototype.command": () => hide({ command: "patched", resume_from_checkpoint: "patched", 0: "patched" }),
+  "Object.prototype.maxConcurrency": () => ((Object.prototype as any).maxConcurrency = "patched"),
+  "Object.prototype.signal": () => Object.defineProperty(Object.prototype, "signal", { value: "patched" }),
+  "Object.prototype.callbacks": () => Object.assign(Object.prototype, { callbacks: "patched" }),
 };
-
-/** Add members to all objects, which loops over their keys do not find. */
-function hide(members: Record<string, unknown>) {
-  for (const [name, value] of Object.entries(members)) {
-    Object.defineProperty(Object.prototype, name, { value, writable: true });
-  }
-}
 
 const breaks: Record<string, () => void> = { // LangGraph itself does not work without these
   "JSON.stringify": () => (JSON.stringify = patched as any),

@@ -107,14 +107,63 @@ def test_a_node_that_patches_globals_does_not_change_other_runs(node_project: Pa
     graphs = {name: f"./patching.ts:{name}" for name in ("patching", "plain")}
     with node_host(node_project, graphs) as host:
         for name in names:
-            host.run("patching", {"text": name})
-            thread = Checkpointed(host)
-            modes = ["values", "updates", "tasks", "checkpoints", "debug", "protocol"]
-            assert thread.run("plain", TEXT, stream_mode=modes).outcome["thread_status"] == "interrupted"
-            assert thread.run("plain", None).values["log"] == ["one", 0], name
-            assert thread.query("state", "plain")["values"]["log"] == ["one", 0]
-            update = [[{"values": {"log": ["told"]}, "as_node": "two"}]]
-            assert "refused" not in thread.query("update", "plain", supersteps=update, checkpoint=None)
+            run = host.run("patching", {"text": name})
+            if name.startswith("Object.prototype."):
+                assert "object is not extensible" in run.outcome["error"]["message"]
+            _require_plain_runs(host)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"toJSON": None},
+        {"error": "added", "errno": 1, "value": "added", "result": "added", "found": "added", "ask": "added"},
+        {"items": "added", "state": "added", "isOver": True, "stream_mode": True, "extend": "added"},
+        {"command": "added", "resume_from_checkpoint": "added", "0": "added"},
+    ],
+    ids=lambda members: next(iter(members)),
+)
+def test_members_that_a_project_adds_to_all_objects_do_not_change_runs(
+    node_project: Path, members: dict[str, Any]
+) -> None:
+    variables = {"MEMBERS": json.dumps(members)}
+    with node_host(node_project, {"plain": "./polluted.ts:plain"}, variables=variables) as host:
+        _require_plain_runs(host)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "maxConcurrency",
+        "signal",
+        "recursionLimit",
+        "configurable",
+        "callbacks",
+        "streamMode",
+        "store",
+        "timeout",
+    ],
+)
+def test_a_project_that_adds_an_option_of_langgraph_to_all_objects_is_refused(
+    node_project: Path, name: str
+) -> None:
+    variables = {"MEMBERS": json.dumps({name: "added"})}
+    with node_host(node_project, {"plain": "./polluted.ts:plain"}, variables=variables) as host:
+        assert host.ready["error"] == {
+            "step": "load",
+            "message": f"the project adds '{name}' to Object.prototype: LangGraph reads it as an option of each run",
+        }
+
+
+def _require_plain_runs(host: HostProcess) -> None:
+    """Run a graph to its interrupt and on, and query and update its state."""
+    thread = Checkpointed(host)
+    modes = ["values", "updates", "tasks", "checkpoints", "debug", "protocol"]
+    assert thread.run("plain", TEXT, stream_mode=modes).outcome["thread_status"] == "interrupted"
+    assert thread.run("plain", None).values["log"] == ["one", 0]
+    assert thread.query("state", "plain")["values"]["log"] == ["one", 0]
+    update = [[{"values": {"log": ["told"]}, "as_node": "two"}]]
+    assert "refused" not in thread.query("update", "plain", supersteps=update, checkpoint=None)
 
 
 @pytest.mark.parametrize("name", ["Promise", "JSON.stringify"])
