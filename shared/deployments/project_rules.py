@@ -92,6 +92,8 @@ def language_refusal(config: Mapping[str, Any]) -> str | None:
         "http.app": http.get("app"),
         "replay.score": replay.get("score"),
     }
+    apps = http.get("apps")
+    others |= {f"http.apps.{path}": app for path, app in apps.items()} if isinstance(apps, Mapping) else {}
     named = {f"graphs.{id}": path for id, graph in graphs.items() for path in entries({id: graph})}
     named |= {where: path for where, path in others.items() if isinstance(path, str)}
     for where, path in named.items():

@@ -94,12 +94,14 @@ def may_match_below(prefix: str) -> bool:
 
 
 def covering(routes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the app's routes that replace a built-in route, as readable text."""
+    """Return the app's routes that replace a built-in route, as readable text. One for all paths replaces none."""
     built_in = [(methods, path.split("/")[1:]) for methods, path in table()]
     covering_routes: list[str] = []
     for route in routes:
         segments, methods = _segments(route), _methods(route)
-        if any(_share(methods, others) and _meet(segments, path) for others, path in built_in):
+        if segments != [REST] and any(
+            _share(methods, others) and _meet(segments, path) for others, path in built_in
+        ):
             shown = " ".join(sorted(methods - {"HEAD"})) if methods else "all of"
             covering_routes.append(f"{shown} {route['path'] or '/'}")
     return covering_routes

@@ -136,7 +136,7 @@ def _listed(manifest: Manifest) -> str:
     count = len(manifest.graphs)
     parts = [f"{count} graph{'' if count == 1 else 's'}"]
     parts += ["the project's authorization"] if manifest.auth else []
-    parts += ["its app"] if "app" in manifest.http else []
+    parts += ["its app"] if manifest.has_app else []
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
@@ -190,7 +190,7 @@ def describe_user_code(
         if not isinstance(described, dict):
             raise InvalidDescription("it is no object")
         auth = _auth(_part(described, "auth", bool(manifest.auth)), manifest.auth, write_line)
-        app = _app(_part(described, "app", "app" in manifest.http), write_line)
+        app = _app(_part(described, "app", manifest.has_app), write_line)
         document = {"auth": auth, "app": app}
         if document_holds_nul(dumps(document)):
             raise InvalidDescription("it has a NUL character")

@@ -15,7 +15,7 @@ import { LibraryFailed } from "./libraries.mjs";
 import { LoadFailed, closePrototype, libraryOf, loadAll } from "./loading.mjs";
 import { masked } from "./masking.mjs";
 import { LOGGER, Limiter, shortStack, userStack } from "./output.mjs";
-import { load as loadApp } from "./project/app.mjs";
+import { load as loadApps } from "./project/app.mjs";
 import { load as loadAuth } from "./project/auth.mjs";
 import { Exchanges } from "./project/exchanges.mjs";
 import { install as installLoopback } from "./project/loopback.mjs";
@@ -54,8 +54,8 @@ export class Host {
   #index = null;
   /** @type {Awaited<ReturnType<typeof loadAuth>> | null} */
   #auth = null;
-  /** @type {Awaited<ReturnType<typeof loadApp>> | null} */
-  #app = null;
+  /** @type {Awaited<ReturnType<typeof loadApps>> | null} */
+  #apps = null;
   #scorer = null; // the project's scorer, if configured
   #exchanges;
   /** @type {string | null} */
@@ -134,8 +134,8 @@ export class Host {
     if (auth) {
       this.#auth = await loadAuth(auth.path, this.#limiter);
     }
-    if (http?.app) {
-      this.#app = await loadApp(http.app, this.#exchanges, this.#limiter);
+    if (http?.app || http?.apps) {
+      this.#apps = await loadApps(http, this.#exchanges, this.#limiter);
     }
     if (replay?.score) {
       this.#scorer = await loadScorer(replay.score);
@@ -144,15 +144,15 @@ export class Host {
 
   async #reportInspection() {
     const { describeAll } = await import("./inspection.mjs"); // hosts of runs do without it
-    let graphs;
+    let ready;
     try {
-      graphs = await describeAll(this.#entries, this.#folder);
+      const graphs = await describeAll(this.#entries, this.#folder);
+      const userCode = { auth: this.#auth?.describe() ?? null, app: (await this.#apps?.describe()) ?? null };
+      ready = { graphs, versions: this.#library.versions, user_code: userCode };
     } catch (error) {
       this.#exitUnusable("inspect", shortStack(error));
     }
     this.#limiter.finish();
-    const userCode = { auth: this.#auth?.describe() ?? null, app: this.#app?.describe() ?? null };
-    const ready = { graphs, versions: this.#library.versions, user_code: userCode };
     this.#connection.send(frames.READY, frames.NOBODY, dumps(ready));
     this.#connection.flushAndExit(0);
   }
@@ -293,10 +293,10 @@ export class Host {
   }
 
   #onOpen(id, head) {
-    if (this.#app === null) {
+    if (this.#apps === null) {
       this.#exchanges.begin(id).finish(frames.FAILED, { message: "this revision has no app" });
     } else {
-      this.#app.open(id, head);
+      this.#apps.open(id, head);
     }
   }
 

@@ -235,7 +235,7 @@ def test_open_routes_instead_of_built_in_ones_are_a_warning(log: Log) -> None:
     assert inspection.describe_user_code(answer, config, log)
 
     assert len(log) == 1
-    assert log[0].endswith("enable_custom_route_auth is not set: GET /threads/{any}, all of /")
+    assert log[0].endswith("enable_custom_route_auth is not set: GET /threads/{any}")
     log.clear()
     asked = manifest(AUTH, app="./own.py:app", enable_custom_route_auth=True)
     assert inspection.describe_user_code(answer, asked, log)
@@ -270,11 +270,9 @@ def test_an_app_s_route_covers_a_built_in_one_if_they_share_a_path_and_a_method(
         route("/threads/{x:uuid}/state", "GET", "HEAD"),
         route("/{a}/{b}/{c}", "POST"),
         route("/threads"),
-        route("/{rest:path}", "DELETE"),
         route("/assistants/{x}/subgraphs/{name}/more", "GET"),
         route("/assistants/{x}/subgraphs/{rest:path}", "GET"),
         route("/store", kind="mount"),
-        route("", kind="mount"),
         route("/{x}", kind="mount"),
         route("/threads/{x}/stream/events", kind="websocket"),
     ):
@@ -286,6 +284,8 @@ def test_an_app_s_route_covers_a_built_in_one_if_they_share_a_path_and_a_method(
         route("/threads/{x}/files", "GET"),
         route("/threads/{x}/runs", "PUT"),
         route("/static", kind="mount"),
+        route("/{rest:path}", "DELETE"),  # routes for all paths come after the built-in ones
+        route("", kind="mount"),
         route("/threads/files", kind="websocket"),
     ):
         assert built_in_routes.covering([beside]) == [], beside

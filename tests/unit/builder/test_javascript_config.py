@@ -120,6 +120,16 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(read: Read) -> None:
         ),
         ({"http": {"app": "pkg.app:app"}}, "^http.app: 'pkg.app' is Python, the graphs are JavaScript"),
         (
+            {"http": {"apps": {"/a": "./app.py:app"}}},
+            "^http.apps./a: './app.py' is Python, the graphs are JavaScript",
+        ),
+        ({"http": {"apps": ["./app.ts:app"]}}, "^http.apps: must be an object of at most 50 paths"),
+        ({"http": {"apps": {"a b": "./app.ts:app"}}}, "^http.apps: 'a b' must be a path like \"/dashboard\""),
+        ({"http": {"apps": {"/": "./app.ts:app"}}}, "^http.apps: '/' must be a path"),
+        ({"http": {"apps": {"/a": "./app.ts:app", "/a/": "./b.ts:app"}}}, "^http.apps"),
+        ({"http": {"apps": {"/a": 7}}}, "^http.apps./a: 7 must have the form"),
+        ({"http": {"apps": {"/a": "./nowhere.ts:app"}}}, "^http.apps./a: the file './nowhere.ts' is not in"),
+        (
             {"store": {"index": {"dims": 3, "embed": "openai:text-embedding-3-small"}}},
             "^store.index.embed: 'openai:text-embedding-3-small' cannot be used with JavaScript graphs: name a"
             ' file, "./embed.ts:embed"$',

@@ -362,6 +362,7 @@ SECTIONS: dict[str, list[tuple[Any, str]]] = {
         ({"app": "app.py:app"}, ".app: write './app.py:app' for a file"),
         ({"app": "./none.py:app"}, ".app: the file './none.py' is not in the archive"),
         ({"app": {"path": "./app.py:app"}}, ".app: {'path': './app.py:app'} must have the form"),
+        ({"apps": {"/a": "./app.py:app"}}, ".apps: only for JavaScript projects"),
         ({"middleware_order": "last"}, ".middleware_order: must be middleware_first or auth_first"),
         ({"middleware_scope": "all"}, ".middleware_scope: must be custom_routes"),
         ({"middleware_scope": ["custom_routes"]}, ".middleware_scope: must be custom_routes"),
@@ -500,7 +501,7 @@ def test_everything_there_is_is_kept(read: Read) -> None:
             "max_age": 60,
         },
     }
-    assert set(told) == set(Http().fields)
+    assert {*told, "apps"} == set(Http().fields)  # `apps` is for JavaScript projects
     assert set(told["cors"]) == set(Cors().fields)
 
     assert section(read, "http", told) == told

@@ -198,6 +198,64 @@ def test_routes_of_hono_are_in_the_api_document(node_project: Path) -> None:
         assert "info" not in document
 
 
+APPS = {"/dashboard": "./pages.ts:dashboard", "/dashboard/app": "./members.ts:app"}
+
+
+def test_mounted_apps_answer_all_paths_below_theirs(node_project: Path) -> None:
+    for http in ({"apps": APPS}, {"app": "./pages.ts:app", "apps": APPS}):
+        with node_host(node_project, GRAPHS, http=http) as host:
+            assert "error" not in host.ready, host.ready
+
+            def answer(path: str, host: HostProcess = host) -> tuple[int, str]:
+                headers = [["host", "a.example"], ["x-forwarded-prefix", "/d/words"]]
+                exchange = host.request(path, headers=headers, root_path="/d/words")
+                return exchange.document(frames.HEAD)["status"], exchange.body.decode()
+
+            assert answer("/dashboard") == answer("/dashboard/") == (200, "dashboard")
+            assert answer("/dashboard/metrics/a") == (200, "/metrics/a /d/words/dashboard")
+            assert answer("/dashboard/x") == (404, "no such metric")
+            assert json.loads(answer("/dashboard/app/aborted")[1])["host"] == "a.example"
+            assert answer("/dashboards") == (404, "404 Not Found")
+            assert answer("/words/7")[0] == (200 if "app" in http else 404)
+
+
+def test_mounted_apps_are_described_with_their_paths(node_project: Path) -> None:
+    http = {"app": "./pages.ts:words", "apps": APPS}
+    with node_host(node_project, GRAPHS, http=http, inspect=True) as host:
+        app = host.ready["user_code"]["app"]
+        assert app["routes"] == [
+            {"path": "/dashboard", "methods": [], "kind": "mount"},
+            {"path": "/dashboard/app", "methods": [], "kind": "mount"},
+            {"path": "/{id}", "methods": ["GET"], "kind": "http"},
+        ]
+        assert app["middleware"] == [], "that of mounted apps is for their own paths"
+        assert app["openapi"]["paths"].keys() == {
+            *("/{id}", "/dashboard", "/dashboard/metrics/{name}"),
+            *("/dashboard/app/words/{id}", "/dashboard/app/echo"),
+        }
+    with node_host(node_project, GRAPHS, http={"apps": {"/x": "./members.ts:no_auth"}}) as host:
+        assert host.ready["error"]["message"] == "http.apps./x: ./members.ts:no_auth has no method 'fetch'"
+
+
+def test_an_app_of_hono_with_its_own_not_found_answers_all_paths(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS, http={"app": "./pages.ts:answering"}, inspect=True) as host:
+        app = host.ready["user_code"]["app"]
+        assert [route["path"] for route in app["routes"]] == ["/hello", ""]
+        assert app["middleware"] == [], "the service applies settings of CORS for all origins itself"
+        assert app["cors"] == {
+            "allow_origins": ["*"],
+            "allow_methods": ["GET"],
+            "allow_headers": ["*"],
+            "expose_headers": [],
+            "allow_credentials": False,
+            "max_age": 60,
+        }
+    with node_host(node_project, GRAPHS, http={"app": "./pages.ts:guarded"}, inspect=True) as host:
+        app = host.ready["user_code"]["app"]
+        assert (app["middleware"], app["cors"]) == ([["cors", "/"]], None)
+        assert [route["path"] for route in app["routes"]] == ["/hello"]
+
+
 def test_an_app_answers_requests_with_bodies_of_any_size(app_host: HostProcess) -> None:
     body = b"x" * 60_000
     exchange = app_host.request("/echo", body, method="POST", query="a=1", root_path="/d/app")

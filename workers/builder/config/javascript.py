@@ -64,6 +64,9 @@ def check(config: Mapping[str, Any]) -> bool:
     if reason := project_rules.language_refusal(config):
         raise refused(reason)
     if not project_rules.is_javascript(config):
+        http = config.get("http")
+        if isinstance(http, dict) and http.get("apps"):
+            raise refused("http.apps: only for JavaScript projects: mount apps within the one of http.app")
         return False
     for key in PYTHON_ONLY:
         if config.get(key):

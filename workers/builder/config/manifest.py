@@ -58,6 +58,11 @@ class Manifest:
     notes: tuple[str, ...] = ()  # keys that are handled differently here or not needed
     warnings: tuple[str, ...] = ()
 
+    @property
+    def has_app(self) -> bool:
+        """Whether the project has routes of its own."""
+        return bool(self.http.get("app") or self.http.get("apps"))
+
 
 def read(root: Path, config_path: str | None) -> Manifest:
     """Return the manifest of an unpacked project. Raises BuildFailed, naming the key."""
@@ -73,6 +78,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
     entry_points = {f"graphs.{graph_id}": graph["path"] for graph_id, graph in loaded["graphs"].items()}
     entry_points |= {"auth.path": loaded["auth"].get("path"), "http.app": loaded["http"].get("app")}
     entry_points |= {"replay.score": loaded["replay"].get("score")}
+    entry_points |= {f"http.apps.{path}": entry for path, entry in loaded["http"].get("apps", {}).items()}
     for where, entry in entry_points.items():
         if entry is not None:
             _require_file(tree, where, entry, None if locked is None else locked.packages)

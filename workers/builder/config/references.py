@@ -6,6 +6,7 @@ and in place of an assistant's UUID, so ids are restricted.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,9 @@ Graphs = Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attrib
 MAX_ID_LENGTH = 255
 SEPARATORS = ("/", "\\", "..")
 MAX_COMPONENT_SETS = 50
+MAX_APPS = 50
+PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+MAX_PATH = 200
 # Control, format (including marks that change the text direction), surrogate, line and paragraph separators.
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -43,6 +47,35 @@ class EntryPoint(Value):
         if (is_script or module.endswith(".py")) and not names_file(module):
             raise ValidationError(f"write './{module}:{attribute}' for a file; {module!r} names a module")
         return value
+
+
+class AppPaths(Value):
+    """Paths, each with a reference to the app that answers all requests below it."""
+
+    def __init__(self) -> None:
+        error = f'must be an object of at most {MAX_APPS} paths, each with "./file.ts:app"'
+        super().__init__(error, lambda value: isinstance(value, dict) and len(value) <= MAX_APPS)
+        self.entry_point = EntryPoint()
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> dict[str, str]:
+        apps: dict[str, str] = {}
+        for name, entry in super()._deserialize(value, *args, **kwargs).items():
+            path = name.rstrip("/")
+            if not is_path(path):
+                raise ValidationError(f'{name[:MAX_PATH]!r} must be a path like "/dashboard"')
+            if path in apps:
+                raise ValidationError(f"{path!r} is named twice")
+            try:
+                apps[path] = self.entry_point.deserialize(entry)
+            except ValidationError as error:
+                raise ValidationError({name: error.messages}) from error
+        return apps
+
+
+def is_path(path: str) -> bool:
+    """Whether a text is an absolute path of plain segments without a slash at its end."""
+    is_plain = len(path) <= MAX_PATH and PATH.fullmatch(path) is not None
+    return is_plain and not {".", ".."} & set(path.split("/"))
 
 
 class GraphPaths(Value):

@@ -30,7 +30,7 @@ from workers.builder.config.fields import (
     is_text,
     why_not_quick,
 )
-from workers.builder.config.references import ComponentPaths, EntryPoint, GraphPaths
+from workers.builder.config.references import AppPaths, ComponentPaths, EntryPoint, GraphPaths, is_path
 
 PACKAGE_NAME = re.compile(r"[@A-Za-z0-9._~/-]{1,214}")
 
@@ -102,8 +102,6 @@ class Auth(Section):
         return {**loaded, **cache}
 
 
-PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-MAX_PREFIX = 200
 MAX_ITEMS = 100
 ITEM = re.compile(r"[\x21-\x7e]{1,300}")  # an origin, a method, a header or a pattern of headers
 MAX_REGEX = 500
@@ -147,9 +145,7 @@ class Cors(Section):
 
 def _is_prefix(value: Any) -> bool:
     prefix = value.rstrip("/") if isinstance(value, str) else "?"
-    if prefix == "":
-        return True
-    return len(prefix) <= MAX_PREFIX and is_text(prefix, PREFIX) and not {".", ".."} & set(prefix.split("/"))
+    return prefix == "" or is_path(prefix)
 
 
 class Http(Section):
@@ -174,6 +170,7 @@ class Http(Section):
     configurable_headers = Nested(HeaderPatterns, error=HeaderPatterns.ERROR)
     logging_headers = Nested(HeaderPatterns, error=HeaderPatterns.ERROR)
     app = EntryPoint()
+    apps = AppPaths()
     mount_prefix = Value(
         'must be a path like "/api"', _is_prefix, post_load=lambda path: drop_if_empty(path.rstrip("/"))
     )

@@ -147,7 +147,7 @@ function pathsOf(tsconfig) {
 /** Return the files of the project that the host loads. */
 function entriesOf({ graphs, auth, http, store, replay }) {
   const ofGraphs = Object.values(graphs).map((entry) => entry.path ?? entry);
-  const places = [...ofGraphs, auth?.path, http?.app, store?.index?.embed, replay?.score];
+  const places = [...ofGraphs, auth?.path, http?.app, ...Object.values(http?.apps ?? {}), store?.index?.embed, replay?.score];
   return places.filter(Boolean).map((place) => path.resolve(place.replace(/:[^:/\\]*$/, "")));
 }
 
