@@ -2,7 +2,7 @@
  * Descriptions of a revision's graphs, extracted once during the build: drawings and schemas.
  *
  * Schemas of Zod and of `StateSchema` exist at run time. Other states exist as types only, and their schema is an object
- * with the names of the channels. Such a graph is `untyped`, and the builder adds the types of its channels.
+ * with the names of the channels. Such a graph, or one with such a subgraph, is `untyped`, and the builder adds the types.
  */
 
 import { importEntry } from "./libraries.mjs";
@@ -37,11 +37,13 @@ async function describeEntry(entry, folder) {
     const graph = await entry.open({ configurable: { graph_id: graphId } }, READ);
     const { describe, isTyped } = await schemasOf(entry.langgraph, folder);
     const subgraphs = {};
+    let untyped = !isTyped(graph);
     for await (const [name, inner] of graph.getSubgraphsAsync(undefined, true)) {
       set(subgraphs, name, describe(inner));
+      untyped ||= !isTyped(inner);
     }
     const schemas = { graph_id: graphId, ...describe(graph) };
-    return { description, ...(await drawn(location, graph)), schemas, subgraphs, untyped: !isTyped(graph) };
+    return { description, ...(await drawn(location, graph)), schemas, subgraphs, untyped };
   } catch (error) {
     const reason = `${location} gives no graph to describe; a run may succeed, or fail for the same reason`;
     return {

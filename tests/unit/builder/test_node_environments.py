@@ -399,8 +399,15 @@ interface State {
   text: string; count: number | null; kind?: "a" | "b"; flags: boolean[]; made: Date;
   inner: { name: string; more?: State }; other: unknown;
 }
-type Graph = { "~InputType": Partial<State>; "~OutputType": Pick<State, "text">; "~RunOutput": State };
-export const graph = {} as Graph;
+interface Typed<S> {
+  "~InputType": Partial<S>; "~OutputType": Partial<Pick<S, keyof S & "text">>; "~RunOutput": S;
+  invoke(input: unknown, options?: { tags?: string[]; context?: { user: string } }): Promise<unknown>;
+}
+export const graph = {} as Typed<State>;
+const builder = { addNode(name: string, action: unknown, options?: unknown) { return this; } };
+builder.addNode("inner", {} as Typed<{ text: string; other: number }>)
+  .addNode("inner", { graph: {} as Typed<{ text: string; more: string[] }> })
+  .addNode("calls", () => ({}), { subgraphs: [{} as Typed<{ deep: boolean }>] });
 export const make = async () => ({ compile: () => graph });
 """
 
@@ -421,6 +428,11 @@ def test_types_are_added_to_schemas_of_names_or_a_line_to_the_log(world: World) 
         return {
             "untyped": True,
             "schemas": {"state_schema": state, "output_schema": output, "input_schema": None},
+            "subgraphs": {
+                "inner": {"state_schema": {"properties": {"text": {}, "more": {}}}},
+                "inner|calls": {"state_schema": {"properties": {"deep": {}}}, "context_schema": {}},
+                "unknown": {"state_schema": {"properties": {"text": {}}}},
+            },
         }
 
     found = {name: described() for name in graphs}
@@ -432,6 +444,22 @@ def test_types_are_added_to_schemas_of_names_or_a_line_to_the_log(world: World) 
     assert found["missing"]["schemas"] == described()["schemas"]
     schemas = found["graph"]["schemas"]
     assert schemas["output_schema"]["properties"] == {"text": {"type": "string"}}
+    context = {"type": "object", "properties": {"user": {"type": "string"}}}
+    assert schemas["context_schema"] == schemas["config_schema"] == context
+    assert found["graph"]["subgraphs"] == {
+        "inner": {
+            "state_schema": {
+                "properties": {
+                    "text": {"type": "string"},
+                    "more": {"type": "array", "items": {"type": "string"}},
+                }
+            },
+            "context_schema": context,
+            "config_schema": context,
+        },
+        "inner|calls": {"state_schema": {"properties": {"deep": {"type": "boolean"}}}, "context_schema": {}},
+        "unknown": {"state_schema": {"properties": {"text": {}}}},
+    }
     properties = schemas["state_schema"]["properties"]
     assert properties.pop("inner")["required"] == ["name"]
     assert properties == {

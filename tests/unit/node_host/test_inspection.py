@@ -70,6 +70,7 @@ def test_other_states_are_objects_of_their_channels(found: Mapping[str, Any]) ->
     messages = found["echo"]["schemas"]["input_schema"]["properties"]["messages"]
     assert messages["langgraph_type"] == "messages"
     assert found["steps"]["untyped"]
+    assert found["described"]["untyped"], "its subgraph has no schema at run time"
 
 
 def test_a_function_that_fails_is_described_by_its_error(found: Mapping[str, Any]) -> None:

@@ -1,9 +1,10 @@
 /**
- * JSON Schemas of states that exist as types only, such as those of `Annotation`. The types come from the compiler of
- * TypeScript, which runs no code of the project.
+ * JSON Schemas of states and contexts that exist as types only, such as those of `Annotation`. The types come from the
+ * compiler of TypeScript, which runs no code of the project.
  *
  * Arguments: the compiler's module, a folder, JSON with the entry (`path:export`) of each graph, and a file. The file gets
- * JSON: by graph, the schemas of the fields of its `input`, `output` and `state`.
+ * JSON with `graphs`: by graph, the schemas of the fields of its `input`, `output`, `state` and `context`, and with
+ * `subgraphs`: by name of a node, a list of the same for each graph that the project adds as a node of this name.
  */
 
 import { writeFileSync } from "node:fs";
@@ -15,22 +16,20 @@ const { default: ts } = await import(pathToFileURL(compiler).href);
 
 const MAX_DEPTH = 6;
 const MAX_FIELDS = 200;
-const PARTS = ["input", "output", "state"];
+const PARTS = { input: "~InputType", output: "~OutputType", state: "~RunOutput" };
+const MAX_NODES = 500; // of the project, whose types are read
 // The exported graph, one that a function makes, the graph of a builder, or that of `createAgent`.
 const HELPERS = `
 type Made<T> = T extends (...args: any[]) => infer R ? Awaited<R> : Awaited<T>;
 type Compiled<T> = T extends { compile(...args: any[]): infer C } ? C
   : T extends { graph: infer G extends { "~InputType": unknown } } ? G : T;
-type Of<T, K extends string> = Compiled<Made<T>> extends { [_ in K]: infer V } ? V : never;
 `;
 
-/** Return the text of a module that exports the types of a graph's states. */
+/** Return the text of a module that exports a graph's type. */
 function probe(file, name) {
   const graph = name === "default" ? "default as graph" : `${name} as graph`;
   return `import { ${graph} } from ${JSON.stringify(`./${path.basename(file)}`)};${HELPERS}
-export type input = Of<typeof graph, "~InputType">;
-export type output = Of<typeof graph, "~OutputType">;
-export type state = Of<typeof graph, "~RunOutput">;
+export type found = Compiled<Made<typeof graph>>;
 `;
 }
 
@@ -64,6 +63,60 @@ class Schemas {
 
   constructor(checker) {
     this.#checker = checker;
+  }
+
+  /** Return the schemas of the fields of a graph's parts; null for a type that is no graph. */
+  graph(type) {
+    const parts = Object.entries(PARTS).map(([part, name]) => [part, type.getProperty(name)]);
+    if (parts.some(([, property]) => property === undefined)) {
+      return null;
+    }
+    const found = parts.map(([part, property]) => [part, this.fields(this.#checker.getTypeOfSymbol(property))]);
+    return Object.fromEntries([...found, ["context", this.#context(type)]]);
+  }
+
+  /** Return the schemas of the fields of a graph's context, which `invoke` takes as an option. */
+  #context(type) {
+    let found = type;
+    for (const name of ["invoke", null, "context"]) {
+      const signature = name === null ? this.#checker.getSignaturesOfType(found, ts.SignatureKind.Call).at(-1) : null;
+      const symbol = name === null ? signature?.getParameters()[1] : found.getProperty(name);
+      if (symbol === undefined) {
+        return {};
+      }
+      found = this.#checker.getNonNullableType(this.#checker.getTypeOfSymbol(symbol));
+    }
+    return this.fields(found);
+  }
+
+  /** Return the schemas of the graphs that are nodes of others, or are named as the subgraphs of a node, by the node's name. */
+  subgraphs(files) {
+    const found = new Map();
+    let left = MAX_NODES;
+    const visit = (node) => {
+      const [name, action, options] = ts.isCallExpression(node) ? node.arguments : [];
+      if (left > 0 && node.expression?.name?.text === "addNode" && name !== undefined && ts.isStringLiteralLike(name)) {
+        left -= 1;
+        const graphs = [action, ...this.#declared(options)].map((each) => each && this.#graphOf(each)).filter(Boolean);
+        found.set(name.text, [...(found.get(name.text) ?? []), ...graphs]);
+      }
+      ts.forEachChild(node, visit);
+    };
+    files.forEach(visit);
+    return found;
+  }
+
+  /** Return the expressions in the option `subgraphs` of a node. */
+  #declared(options) {
+    const properties = options && ts.isObjectLiteralExpression(options) ? options.properties : [];
+    const declared = properties.find((property) => property.name?.text === "subgraphs")?.initializer;
+    return declared && ts.isArrayLiteralExpression(declared) ? [...declared.elements] : [];
+  }
+
+  #graphOf(expression) {
+    const type = this.#checker.getTypeAtLocation(expression);
+    const inner = type.getProperty("graph"); // of the wrapper of `createAgent`
+    return this.graph(type) ?? (inner && this.graph(this.#checker.getTypeOfSymbol(inner)));
   }
 
   /** Return the schemas of an object's fields. */
@@ -155,14 +208,12 @@ for (const [graphId, entry] of Object.entries(JSON.parse(entries))) {
 const program = programOf(probes);
 const checker = program.getTypeChecker();
 const schemas = new Schemas(checker);
-const found = {};
+const graphs = {};
 for (const [graphId, own] of places) {
-  const source = program.getSourceFile(own);
-  const aliases = source.statements.filter(ts.isTypeAliasDeclaration);
-  const parts = PARTS.map((part) => {
-    const alias = aliases.find((each) => each.name.text === part);
-    return [part, schemas.fields(checker.getTypeAtLocation(alias))];
-  });
-  Object.defineProperty(found, graphId, { value: Object.fromEntries(parts), enumerable: true });
+  const alias = program.getSourceFile(own).statements.filter(ts.isTypeAliasDeclaration).at(-1);
+  const value = schemas.graph(checker.getTypeAtLocation(alias));
+  Object.defineProperty(graphs, graphId, { value, enumerable: true });
 }
-writeFileSync(result, JSON.stringify(found));
+const files = program.getSourceFiles().filter((file) => !file.isDeclarationFile && !file.fileName.includes("/node_modules/"));
+const subgraphs = Object.fromEntries(schemas.subgraphs(files));
+writeFileSync(result, JSON.stringify({ graphs, subgraphs }));

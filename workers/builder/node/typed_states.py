@@ -1,4 +1,4 @@
-"""Schemas of states that exist as types only, extracted by the compiler of TypeScript in a step of its own.
+"""Schemas of states and contexts that exist as types only, extracted by the compiler of TypeScript in a step of its own.
 
 The compiler runs no code of the project. A failure leaves the schemas without types, and never fails a build.
 """
@@ -6,7 +6,7 @@ The compiler runs no code of the project. A failure leaves the schemas without t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,11 @@ def add_types(
             "WARNING", "the types of the graphs' states could not be read: their schemas have names alone"
         )
         return
+    by_graph, by_node = (found.get(name) or {} for name in ("graphs", "subgraphs"))
     for graph_id, graph in untyped.items():
-        complete(graph["schemas"], found.get(graph_id))
+        complete(graph["schemas"], by_graph.get(graph_id))
+        for name, schemas in graph["subgraphs"].items():
+            complete(schemas, _matching(schemas, by_node.get(name.rpartition("|")[2]) or []))
 
 
 def _extracted(settings: Settings, environment: Environment, entries: Mapping[str, str]) -> Any:
@@ -80,13 +83,24 @@ def _extracted(settings: Settings, environment: Environment, entries: Mapping[st
         result.unlink(missing_ok=True)
 
 
-def complete(schemas: dict[str, Any], found: Any) -> None:
-    """Add the types to the fields of one graph's schemas that have none. Fields that the graph does not have are left out."""
-    for part, fields in found.items() if isinstance(found, dict) else ():
-        schema = schemas.get(f"{part}_schema")
-        if not isinstance(schema, dict) or not isinstance(fields, dict):
-            continue
-        properties = schema.get("properties", {})
+def _matching(schemas: Mapping[str, Any], candidates: Sequence[Any]) -> Any:
+    """Return the first graph of the source with the same fields in its state; None if there is none."""
+    names = ((schemas.get("state_schema") or {}).get("properties") or {}).keys()
+    return next((each for each in candidates if each["state"].keys() == names), None)
+
+
+def complete(schemas: dict[str, Any], found: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Add the types to the fields of one graph's schemas that have none. Fields that the graph does not have are left out.
+
+    A context that is a type only has no schema before.
+    """
+    if found is None:
+        return
+    for part in ("input", "output", "state"):
+        properties = (schemas.get(f"{part}_schema") or {}).get("properties") or {}
         for name, own in properties.items():
-            if own == {} and isinstance(fields.get(name), dict):
-                properties[name] = fields[name]
+            if own == {} and name in found[part]:
+                properties[name] = found[part][name]
+    if schemas.get("context_schema") is None and found["context"]:
+        context = {"type": "object", "properties": dict(found["context"])}
+        schemas |= {"context_schema": context, "config_schema": context}
