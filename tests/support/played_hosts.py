@@ -42,6 +42,9 @@ if part == "never ready":
     time.sleep(60)
 if part == "has a child":
     open(note, "w").write(str(subprocess.Popen(["sleep", "60"]).pid))
+if part == "leaves a process":
+    open(note, "w").write(str(subprocess.Popen(["sleep", "60"], start_new_session=True).pid))
+    sys.exit(1)
 def multiply():
     with open(note, "w") as notes:
         for _ in range(30):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.settings import MIB, Settings
-from workers.isolation import bubblewrap, cgroups, confinement, levels, limited
+from workers.isolation import bubblewrap, cgroups, confinement, levels, limited, usage
 from workers.isolation.cgroups import ControlGroup
 from workers.isolation.confinement import Identity
 from workers.isolation.levels import Isolation
@@ -31,6 +31,7 @@ def settle(settings: Settings) -> Isolation:
     groups = cgroups.find() if settings.isolation != "none" else None
     settled = dataclasses.replace(best, groups=groups)
     level = settled.level
+    usage.end_abandoned()
     if level == 1:
         settings.data_dir.chmod(0o711)  # the user can pass through to its own folders, but not list others
     log.log(
@@ -137,6 +138,11 @@ def host_group(settings: Settings) -> ControlGroup | None:
     if settled is None or settled.groups is None:
         return None
     return settled.groups.make(tasks=settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
+
+
+def ends_descendants(group: ControlGroup | None) -> bool:
+    """Return whether the kernel ends all descendants of a program with it: those in its control group or its namespace."""
+    return group is not None or (settled is not None and settled.level == 2)
 
 
 def confine(

@@ -1,16 +1,25 @@
-"""Measuring and ending of a program with all its descendants, based on /proc."""
+"""Measuring and ending of a program with all its descendants, based on /proc.
+
+A descendant that leaves the program's session just before the program ends has another parent when it is looked for.
+Programs of user code therefore start with a mark: a variable that their descendants inherit, and that names the program and
+the process of the service that started it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 STATE, STARTED_AT, RESIDENT_PAGES = 0, 19, 21  # positions of fields in /proc/*/stat, after the name
+MARK = "RUNYARD_STARTED_BY"
+MARKED = re.compile(rb"(?:^|\0)RUNYARD_STARTED_BY=((\d+)-(\d+)-[0-9a-f]+)(?:\0|$)")
 END_ROUNDS = 1000
 END_PAUSE_SECONDS = 0.001
 
@@ -81,6 +90,53 @@ class Program:
         """Return the pids of known processes that still run. Skips pids that other processes have reused."""
         known = self.processes if self._root is None else {*self.processes, self._root}
         return [process.pid for process in known if _look(process.pid) == process]
+
+
+def new_mark() -> str:
+    """Return a value of MARK for a program that this process starts."""
+    this = _look(os.getpid())
+    return f"{os.getpid()}-{0 if this is None else this.started_at}-{uuid4().hex}"
+
+
+def end_marked(mark: str) -> None:
+    """Kill the processes with this mark, which must be that of a program that has ended."""
+    _kill_all(lambda match: match[1] == mark.encode())
+
+
+def end_abandoned() -> None:
+    """Kill the processes whose mark names a process of the service that has ended."""
+    _kill_all(lambda match: not _is_alive(int(match[2]), int(match[3])))
+
+
+def _is_alive(pid: int, started_at: int) -> bool:
+    process = _look(pid)
+    return process is not None and process.started_at == started_at and process.state != "Z"
+
+
+def _kill_all(chosen: Callable[[re.Match[bytes]], bool]) -> None:
+    """Kill the processes whose mark is chosen, until a scan finds no new one: they may start others meanwhile."""
+    sent: set[Process] = set()
+    for _ in range(END_ROUNDS):
+        marks = [(pid, mark) for pid in _pids() if (mark := _mark_of(pid))]
+        found = {process for pid, mark in marks if chosen(mark) and (process := _look(pid))} - sent
+        if not found:
+            return
+        for process in found:
+            _send(process.pid, signal.SIGKILL)
+        sent |= found
+
+
+def _pids() -> list[int]:
+    with suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return []
+
+
+def _mark_of(pid: int) -> re.Match[bytes] | None:
+    """Return the mark with which a process has been started; None without one, or if this user may not read it."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return MARKED.search(file.read())
+    return None
 
 
 def _family(pids: list[int], most: int | None = None) -> Iterator[Process]:

@@ -137,10 +137,11 @@ class Host:
         has_network = group.has_network or not sandbox.can_cut_network(settings)
         if not has_network:
             command = dataclasses.replace(command, argv=sandbox.without_network(command.argv, settings))
+        self._mark = usage.new_mark()
         runner_socket, host_socket = socket.socketpair()
         try:
             self._process = _start(
-                command,
+                dataclasses.replace(command, env={**command.env, usage.MARK: self._mark}),
                 host_socket,
                 partial(
                     sandbox.confine,
@@ -309,6 +310,8 @@ class Host:
         if not self._ready.ready():
             self._ready.set_exception(HostUnusable(reason))
         self.usage.end()
+        if not sandbox.ends_descendants(self._group):
+            usage.end_marked(self._mark)
         self._socket.close()
         gevent.spawn(self._process.wait)
         self._release_resources()

@@ -207,3 +207,37 @@ def test_a_process_whose_first_thread_has_ended_counts_and_is_ended() -> None:
 
         program.end()
         assert process.wait(20) == -signal.SIGKILL
+
+
+LEAVES = """
+import subprocess
+print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=-3, stderr=-3).pid)
+"""
+
+
+def left_behind(mark: str) -> int:
+    """Run a program with a mark that leaves a process in a session of its own. Returns the process's id."""
+    env = {**os.environ, usage.MARK: mark}
+    return int(
+        subprocess.run([sys.executable, "-c", LEAVES], env=env, check=True, capture_output=True).stdout
+    )
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_what_a_program_left_behind_is_found_by_its_mark() -> None:
+    ours, others = usage.new_mark(), usage.new_mark()
+    first, second = left_behind(ours), left_behind(others)
+
+    usage.end_marked(ours)
+    wait_until(lambda: not is_running(first))
+    usage.end_abandoned()
+    assert is_running(second), "its mark names this process, which is alive"
+    os.kill(second, signal.SIGKILL)
+
+    pid, _, rest = usage.new_mark().partition("-")
+    abandoned = left_behind(f"{pid}-1{rest}")  # a process that started at another time and had the same id
+    usage.end_abandoned()
+    wait_until(lambda: not is_running(abandoned))

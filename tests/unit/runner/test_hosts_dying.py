@@ -12,7 +12,7 @@ import gevent
 import pytest
 
 from shared.deployments.limits import HostLimits
-from shared.errors import HostDied, NotBegun
+from shared.errors import HostDied, HostUnusable, NotBegun
 from tests.support.greened import World, constants, greened, within
 from tests.support.played_hosts import Occupant, Stage, is_alive, stage
 from tests.support.waiting import until
@@ -134,6 +134,16 @@ def test_what_a_host_started_ends_after_it_too(s: Stage) -> None:
     os.kill(host.pid, signal.SIGKILL)
 
     until(lambda: not is_alive(child))
+
+
+@within(stage)
+def test_what_a_host_left_behind_ends_with_it(s: Stage) -> None:
+    """The host ends before a measurement has seen its child, which is in a session of its own."""
+    s.part = "leaves a process"
+    with pytest.raises(HostUnusable, match="exited with code 1"):
+        s.acquire()
+
+    until(lambda: not is_alive(int(s.note.read_text())))
 
 
 @within(stage, host_memory_mb=500)
