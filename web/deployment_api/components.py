@@ -6,7 +6,6 @@ only an authenticated caller gets.
 
 from __future__ import annotations
 
-import gzip
 import html
 import json
 import re
@@ -88,7 +87,7 @@ def get_component_file(component_set: str, file: str) -> Response:
     if zipped is None:
         raise NotFound
     response = static_files.respond(
-        gzip.decompress(zipped), zipped, Bundle.KINDS[kind], digest, cache_control=static_files.IMMUTABLE
+        None, zipped, Bundle.KINDS[kind], digest, cache_control=static_files.IMMUTABLE
     )
     response.headers["Cross-Origin-Resource-Policy"] = ALL_ORIGINS
     return response

@@ -72,9 +72,13 @@ def send(name: str, *, cache_control: str = REVALIDATE) -> Response:
 
 
 def respond(
-    body: bytes, zipped: bytes | None, mimetype: str, etag: str, *, cache_control: str = REVALIDATE
+    body: bytes | None, zipped: bytes | None, mimetype: str, etag: str, *, cache_control: str = REVALIDATE
 ) -> Response:
+    """Send a file. `body` may be None if `zipped` is given: it is then unpacked for a client that does not accept gzip."""
     is_zipped = zipped is not None and request.accept_encodings["gzip"] > 0
+    if not is_zipped and body is None:
+        assert zipped is not None
+        body = gzip.decompress(zipped)
     response = Response(zipped if is_zipped else body, mimetype=mimetype)
     response.headers["Cache-Control"] = cache_control
     response.set_etag(f"{etag}-gzip" if is_zipped else etag)
