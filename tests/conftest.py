@@ -10,8 +10,12 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from ssl import SSLContext
+from typing import Any
 
+import httpx
 import hypothesis
 import pytest
 from fakeredis import FakeRedis
@@ -63,6 +67,20 @@ TWINS = KITCHEN.with_name("twins")
 # No deadline for examples: a busy machine slows them down.
 hypothesis.settings.register_profile("runyard", deadline=None)
 hypothesis.settings.load_profile("runyard")
+
+
+@cache
+def _read_certificates(verify: Any, trust_env: bool, *environment: str | None) -> SSLContext:
+    return httpx.create_ssl_context(verify=verify, trust_env=trust_env)
+
+
+def _certificates(verify: Any = True, cert: Any = None, trust_env: bool = True) -> SSLContext:
+    """Return the trusted certificates, which are read once: each new client of httpx would otherwise take 25 ms."""
+    assert cert is None
+    return _read_certificates(verify, trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
+
+httpx._transports.default.create_ssl_context = _certificates
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import typer.testing
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from cli.main import app
 from tests.support.control_plane import ControlPlane, D, R, record
+
+# Builds all commands once, which takes ten times as long as one of them runs.
+typer.testing._get_command = cache(get_command)
 
 
 def invoke(*words: str, input: str | None = None, env: Mapping[str, str | None] | None = None) -> Result:
