@@ -9,10 +9,9 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import insert, text
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import tests.support.factories as make
-from cli.main import app
 from shared import audit
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
@@ -21,6 +20,7 @@ from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import ARCHIVE, ARCHIVE_CHUNK, SECRET
 from shared.replays import cases
+from tests.support.commands import invoke
 
 KEY, OTHER = encryption.new_key(), encryption.new_key()
 PASSPHRASE = "twelve or more characters"
@@ -43,8 +43,7 @@ class Service:
         }
 
     def runyard(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> Result:
-        environment = {**self.environment, **(env or {})}
-        return CliRunner().invoke(app, [str(part) for part in arguments], env=environment)
+        return invoke(*map(str, arguments), env={**self.environment, **(env or {})})
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url) as conn:
@@ -84,6 +83,7 @@ def fill() -> None:
         value = encryption.encrypt("s3cret")
         conn.execute(insert(SECRET).values(revision_id=deployment.active_revision_id, name="A", value=value))
         api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
+        conn.execute(text("SELECT setval(pg_get_serial_sequence('log_line', 'id'), 41)"))
 
 
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:

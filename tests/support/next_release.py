@@ -43,7 +43,8 @@ def upgrade() -> None:
 def tree(folder: Path) -> Path:
     """Copy the product to `folder`, add a migration that adds a column and an index to runs, and renumber the claim."""
     for name in ("shared", "web", "workers", "cli"):
-        shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        # With the compiled modules, except those that another process writes at this moment.
+        shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     for name in ("Procfile", "pyproject.toml"):
         shutil.copy(PROJECT / name, folder)
     (folder / "shared" / "migrations" / "versions" / f"{NUMBER}_later.py").write_text(VERSION)

@@ -11,10 +11,11 @@ import io
 import json
 import os
 import random
+import shutil
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,6 @@ STATEMENTS = {
     "psql's copy": "\\copy organization to program 'touch MARKER'",
     "end of COPY": f"\\.\n{COMMAND};",
 }
-HOSTILE = {**OBJECTS, **STATEMENTS}
 
 
 @pytest.fixture
@@ -97,31 +97,20 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
 
 
-BOTH_WAYS = (("restore",), ("backup", "--check"))
-
-
-def assert_refused(
-    target: Service,
-    path: Path,
-    expected: str = "",
-    kind: str = "",
-    commands: Sequence[Sequence[str]] = BOTH_WAYS,
-) -> None:
-    """Assert that the commands refuse the file with the text `expected`, and that the database stays empty."""
-    for command in commands:
-        refused = target.runyard(*command, path)
-        assert refused.exit_code == 1, f"{kind}: {text_of(refused)}"
-        assert refused.stderr.startswith("Error: "), f"{kind}: {text_of(refused)}"
-        assert expected in refused.stderr, f"{kind}: {text_of(refused)}"
+def assert_refused(target: Service, path: Path, expected: str = "", kind: str = "") -> None:
+    """Assert that `restore` refuses the file with the text `expected`, and that the database stays empty."""
+    refused = target.runyard("restore", path)
+    assert refused.exit_code == 1, f"{kind}: {text_of(refused)}"
+    assert refused.stderr.startswith("Error: "), f"{kind}: {text_of(refused)}"
+    assert expected in refused.stderr, f"{kind}: {text_of(refused)}"
     assert target.tables() == set(), kind
 
 
 # Files of pg_dump
 
 
-@pytest.fixture
-def hostile(source: Service, marker: Path) -> Service:
-    """A service whose database holds a hostile object of every kind."""
+def add_hostile_objects(source: Service, marker: Path) -> None:
+    """Create a hostile object of every kind."""
     with psycopg.connect(source.url) as conn:
         conn.execute("CREATE FUNCTION evil(text) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true'")
         for statement in OBJECTS.values():
@@ -132,7 +121,6 @@ def hostile(source: Service, marker: Path) -> Service:
             f"CREATE OR REPLACE FUNCTION evil(text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS $f$ {body} $f$".encode()
         )
         conn.execute("ALTER EVENT TRIGGER evil_event ENABLE")
-    return source
 
 
 def pg_dump(service: Service, *options: str) -> bytes:
@@ -145,12 +133,21 @@ def definitions(service: Service) -> list[bytes]:
     return [line for line in lines if not line.startswith(b"--")]
 
 
-def test_a_backup_of_a_database_with_hostile_objects_holds_rows_only(
-    hostile: Service, migrated: str, pristine: Service, target: Service, marker: Path, tmp_path: Path
+def test_a_backup_of_a_database_with_hostile_objects_holds_rows_only_and_dumps_of_it_are_refused(
+    source: Service, migrated: str, pristine: Service, target: Service, marker: Path, tmp_path: Path
 ) -> None:
-    made = hostile.runyard("backup", tmp_path / "hostile.backup")
+    add_hostile_objects(source, marker)
+    custom, plain = pg_dump(source, "--format=custom"), pg_dump(source)
+    assert b"evil" in plain
+    old = of_format_1(custom, tmp_path / "old.backup")
+    assert_refused(target, old, "has backup format 1, which development versions")
+    for kind, dump in (("custom", custom), ("plain", plain)):
+        path = tmp_path / f"{kind}.backup"
+        path.write_bytes(dump)
+        assert_refused(target, path, "is no backup of runyard", kind)
+
+    made = source.runyard("backup", tmp_path / "hostile.backup")
     assert made.exit_code == 0, text_of(made)
-    assert b"evil" in pg_dump(hostile)
     restored = target.runyard("restore", tmp_path / "hostile.backup")
 
     assert restored.exit_code == 0, text_of(restored)
@@ -160,9 +157,8 @@ def test_a_backup_of_a_database_with_hostile_objects_holds_rows_only(
     assert everything(target) == everything(pristine)
 
 
-def of_format_1(service: Service, path: Path) -> Path:
+def of_format_1(dump: bytes, path: Path) -> Path:
     """Write a backup of format 1, which development versions wrote: a tar of a pg_dump file and a manifest."""
-    dump = pg_dump(service, "--format=custom")
     manifest = {
         "kind": "runyard backup",
         "format": 1,
@@ -175,19 +171,6 @@ def of_format_1(service: Service, path: Path) -> Path:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return path
-
-
-def test_dumps_with_hostile_objects_are_refused(
-    hostile: Service, target: Service, marker: Path, tmp_path: Path
-) -> None:
-    old = of_format_1(hostile, tmp_path / "old.backup")
-    for words in ("has backup format 1", "reads format 2 only"):
-        assert_refused(target, old, words)
-    for kind in ("custom", "plain", "tar"):
-        path = tmp_path / f"{kind}.backup"
-        path.write_bytes(pg_dump(hostile, f"--format={kind}"))
-        assert_refused(target, path, "is no backup of runyard", kind)
-    assert not marker.exists()
 
 
 # Files of an attacker without the key
@@ -240,16 +223,13 @@ def test_no_byte_can_be_changed_removed_or_added_and_random_ones_are_no_backup(s
     data = small.read_bytes()
     assert not is_refused(small)
     for place in range(len(data)):
-        for bits in (1 << place % 8, 0xFF):
-            changed = bytearray(data)
-            changed[place] ^= bits
-            small.write_bytes(changed)
-            assert is_refused(small), f"byte {place}"
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        cuts = (data[:place], data[: place + 1] + data[place:], data[:place] + data[place + 1 :])
+        for content in (changed, cuts[place % 3]):
+            small.write_bytes(content)
+            assert is_refused(small), f"at byte {place}"
 
-    for size in range(len(data)):
-        for cut in (data[:size], data[: size + 1] + data[size:], data[:size] + data[size + 1 :]):
-            small.write_bytes(cut)
-            assert is_refused(small), f"at byte {size}"
     for more in (b"\0", b"\n", bytes(1024), data, data[len(archive.MAGIC) :], data[-archive.TRAILER.size :]):
         small.write_bytes(data + more)
         assert is_refused(small)
@@ -257,11 +237,8 @@ def test_no_byte_can_be_changed_removed_or_added_and_random_ones_are_no_backup(s
         assert is_refused(small)
 
     randoms = random.Random(3)
-    for length in range(200):
+    for length in range(100):
         small.write_bytes(archive.MAGIC + randoms.randbytes(length))
-        assert is_refused(small)
-        place = randoms.randrange(len(data) - 8)
-        small.write_bytes(data[:place] + randoms.randbytes(8) + data[place + 8 :])
         assert is_refused(small)
 
 
@@ -431,21 +408,20 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_statements_in_the_place_of_rows_are_refused(target: Service, made: Path, marker: Path) -> None:
     columns = tuple(contents.KNOWN["organization"])
-    for kind, statement in HOSTILE.items():
+    for kind, statement in STATEMENTS.items():
         text = f"{statement.replace('MARKER', str(marker))};\n".encode()
         change = with_table("organization", columns, text)
         path = signed(made, lambda parts, change=change: in_order(change(parts)))
-        commands = BOTH_WAYS if kind in STATEMENTS else BOTH_WAYS[:1]  # both commands fail at the same check
-        assert_refused(target, path, "has not as many values as columns", kind, commands)
+        assert_refused(target, path, "has not as many values as columns", kind)
         assert not marker.exists(), kind
 
 
 def test_statements_in_values_stay_text(
     source: Service, target: Service, marker: Path, tmp_path: Path
 ) -> None:
-    names = {kind: statement.replace("MARKER", str(marker)) for kind, statement in HOSTILE.items()}
+    names = [statement.replace("MARKER", str(marker)) for statement in (OBJECTS | STATEMENTS).values()]
     with psycopg.connect(source.url) as conn:
-        for name in [*names.values(), "\\.", "\\N", "a\tb\nc\rd\\", "COPY run FROM stdin;"]:
+        for name in [*names, "\\.", "\\N", "a\tb\nc\rd\\", "COPY run FROM stdin;"]:
             conn.execute("INSERT INTO organization (id, name) VALUES (gen_random_uuid(), %s)", (name,))
     assert source.runyard("backup", tmp_path / "one.backup").exit_code == 0
     restored = target.runyard("restore", tmp_path / "one.backup")
@@ -456,29 +432,29 @@ def test_statements_in_values_stay_text(
 
 UNFIT: list[tuple[Callable[[Parts], Parts], dict[str, Any], str]] = [
     (lambda parts: parts[1:], {}, "does not hold the columns that"),
-    (lambda parts: parts, {"identities": {}}, "names other identity columns"),
     (lambda parts: parts, {"identities": {"pg_class.oid": 5}}, "names other identity columns"),
-    (with_table("archive", ("size",), b"1\n"), {}, "does not hold the columns that archive has"),
     (
         with_table("archive", ("digest", "digest", "size"), b"d\td\t1\n"),
         {},
         "does not hold the columns that archive has",
     ),
-    (with_table("figure", contents.KNOWN["figure"], b"x\n"), {}, "as many values"),
     (
-        with_table("last_backup", ("is_last", "made_at", "bytes"), b"x\ty\tz\n"),
+        with_table("last_backup", ("is_last", "made_at", "bytes"), b"t\t\x1b]0;evil\x07\\n\xc2\x9b31m\t1\n"),
         {},
         "PostgreSQL says: invalid input syntax",
     ),
 ]
 
 
-def test_rows_that_do_not_fit_the_schema_change_nothing(prepared: Service, made: Path) -> None:
+def test_rows_that_do_not_fit_the_schema_change_nothing_and_are_quoted_without_control_characters(
+    prepared: Service, made: Path
+) -> None:
     before, definitions_before = everything(prepared), definitions(prepared)
     for change, changes, said in UNFIT:
         path = signed(made, lambda parts, change=change: in_order(change(parts)), **changes)
         refused = prepared.runyard("restore", path)
         assert (refused.exit_code, said in refused.stderr) == (1, True), text_of(refused)
+        assert refused.stderr.strip().isprintable()
         assert everything(prepared) == before, said
     assert definitions(prepared) == definitions_before
 
@@ -534,14 +510,6 @@ def test_a_part_is_unpacked_only_if_it_is_authentic(small: Path, monkeypatch: py
         restoring.check(opened(small))
 
 
-def test_errors_show_no_control_characters(target: Service, made: Path) -> None:
-    row = b"t\t\x1b]0;evil\x07\\n\xc2\x9b31m\t1\n"
-    change = with_table("last_backup", ("is_last", "made_at", "bytes"), row)
-    refused = target.runyard("restore", signed(made, lambda parts: in_order(change(parts))))
-    assert "PostgreSQL says: invalid input syntax" in refused.stderr
-    assert refused.stderr.strip().isprintable()
-
-
 def remove(path: Path) -> None:
     path.unlink()
 
@@ -552,16 +520,18 @@ def change_a_byte(path: Path) -> None:
     path.write_bytes(changed)
 
 
-@pytest.mark.parametrize(("harm", "says"), [(remove, "No such file"), (change_a_byte, "is damaged")])
 def test_a_file_that_is_harmed_between_its_check_and_the_restore_is_refused(
-    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], says: str
+    target: Service, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def harm_and_look(conn: database.Connection) -> restoring.TargetDatabase:
-        monkeypatch.undo()
-        harm(made)
-        return restoring.inspect_target(conn)
+    for harm, says in ((change_a_byte, "is damaged"), (remove, "No such file")):
+        path = Path(shutil.copy(made, made.with_name("harmed.backup")))
 
-    monkeypatch.setattr(restoring, "inspect_target", harm_and_look)
-    refused = target.runyard("restore", made)
-    assert (refused.exit_code, says in refused.stderr) == (1, True), text_of(refused)
-    assert target.tables() == set()
+        def harm_and_look(
+            conn: database.Connection, harm: Callable[[Path], None] = harm, path: Path = path
+        ) -> restoring.TargetDatabase:
+            monkeypatch.undo()
+            harm(path)
+            return restoring.inspect_target(conn)
+
+        monkeypatch.setattr(restoring, "inspect_target", harm_and_look)
+        assert_refused(target, path, says)
