@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import runpy
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from shared import __version__
 from tests.support import outside
 from tests.support.actions import Action, Ran, commands_of, path_with
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, R, record, serving
+from tests.support.forwarding import program
 from tests.support.github import BOT, GitHub, github
 from tests.support.gitlab import Pipeline, gitlab
 
@@ -29,6 +31,7 @@ HOSTILE = "x\"; touch pwned; echo '$(touch pwned)`touch pwned`\n::set-output nam
 LINES = ["resolving", "::error::not yours", "##[error]nor this", "```", "the key is s3cret-value"]
 # Packages without a digest, packages that would be looked up in an index, and an option.
 UNSAFE = ("runyard", "0.2.0", "https://example.com/runyard-0.2.0-py3-none-any.whl", "-e", "-r x.whl")
+NO_SECRETS = "Nothing is deployed: GitHub gives no secrets to pull requests of forks"
 PROJECT = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
 
 
@@ -47,11 +50,12 @@ class Bench:
     folder: Path
     service: ControlPlane
     github: GitHub
+    runyard: Path
     runs: int = 0
 
     def environment(self, event_name: str = "pull_request") -> dict[str, str]:
         return {
-            "PATH": path_with(),
+            "PATH": path_with(self.runyard),
             "HOME": str(self.folder),
             "GITHUB_API_URL": self.github.url,
             "GITHUB_REPOSITORY": "acme/agents",
@@ -98,12 +102,18 @@ def only(step: Mapping[str, Any]) -> Action:
     return action
 
 
+def installing() -> Action:
+    """Return the action with the step that installs the command line alone."""
+    return only(ACTION.described["runs"]["steps"][2])
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "langgraph.json").write_text(json.dumps(PROJECT))
-    with serving() as service, github() as hub:
-        yield Bench(tmp_path, service, hub)
+    (tmp_path / "bin").mkdir()
+    with serving() as service, github() as hub, program(tmp_path / "bin") as runyard:
+        yield Bench(tmp_path, service, hub, runyard)
 
 
 def answer(service: ControlPlane, status: str, reason: str | None = None) -> None:
@@ -267,7 +277,7 @@ def test_a_push_is_promoted_only_if_its_replay_passes(bench: Bench) -> None:
 def test_a_merge_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) -> None:
     pipeline, project = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml"), bench.folder / "repository"
     env = {
-        "PATH": path_with(),
+        "PATH": path_with(bench.runyard),
         "HOME": str(bench.folder),
         "RUNYARD_URL": bench.service.url,
         "RUNYARD_API_KEY": "ryd_key",
@@ -321,41 +331,69 @@ def test_a_merge_request_is_tested_on_past_runs_of_the_deployment(bench: Bench) 
     assert f"DELETE /v2/deployments/{D}" not in bench.service.asked
 
 
-@pytest.mark.parametrize(
-    "event", [pull(fork=True), pull(author="dependabot[bot]"), pull("closed", fork=True)]
-)
-def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench, event: dict[str, Any]) -> None:
-    ran = bench.run(event, api_key="", url="")
+def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench) -> None:
+    ran = bench.run(pull(fork=True), api_key="", url="")
 
     assert not ran.has_failed
     assert ran.outputs["status"] == "skipped"
     assert ran.steps == ["See what is to be done"]
-    assert "Nothing is deployed: GitHub gives no secrets to pull requests of forks" in ran.log
+    assert NO_SECRETS in ran.log
     assert (bench.service.asked, bench.github.comments) == ([], [])
 
 
 @pytest.mark.parametrize(
-    ("event", "event_name", "inputs", "why"),
+    ("event", "event_name", "inputs", "code", "why"),
     [
-        ({}, "push", {"api_key": ""}, "api-key is empty"),
-        (pull(), "pull_request", {"api_key": ""}, "api-key is empty"),
-        ({}, "push", {"url": ""}, "url is empty"),
-        ({}, "push", {"mode": "remove"}, "mode must be auto, deploy or delete"),
-        ({}, "push", {"preview": "yes"}, "preview must be true or false"),
-        ({}, "push", {"mode": "delete"}, "no other deployment is deleted by a pipeline"),
-        (pull(), "pull_request", {"mode": "delete", "preview": "false"}, "no other deployment is deleted"),
-        (pull(fork=True), "pull_request_target", {}, "whose code is anybody's"),
-        ({}, "push", {"wait_timeout": "soon"}, "wait-timeout must be a number of seconds"),
-        *(({}, "push", {"package": package}, "package must be the path of a wheel") for package in UNSAFE),
+        (pull(author="dependabot[bot]"), "pull_request", {"API_KEY": "", "URL": ""}, 0, NO_SECRETS),
+        (pull("closed", fork=True), "pull_request", {"API_KEY": "", "URL": ""}, 0, NO_SECRETS),
+        ({}, "push", {"API_KEY": ""}, 1, "api-key is empty"),
+        (pull(), "pull_request", {"API_KEY": ""}, 1, "api-key is empty"),
+        ({}, "push", {"URL": ""}, 1, "url is empty"),
+        ({}, "push", {"MODE": "remove"}, 1, "mode must be auto, deploy or delete"),
+        ({}, "push", {"PREVIEW": "yes"}, 1, "preview must be true or false"),
+        ({}, "push", {"MODE": "delete"}, 1, "no other deployment is deleted by a pipeline"),
+        (
+            pull(),
+            "pull_request",
+            {"MODE": "delete", "PREVIEW": "false"},
+            1,
+            "no other deployment is deleted",
+        ),
+        (pull(fork=True), "pull_request_target", {}, 1, "whose code is anybody's"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    bench: Bench, event: dict[str, Any], event_name: str, inputs: dict[str, str], why: str
+def test_the_first_step_refuses_what_cannot_be_meant(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    event: dict[str, Any],
+    event_name: str,
+    inputs: dict[str, str],
+    code: int,
+    why: str,
 ) -> None:
-    ran = bench.run(event, event_name, **inputs)
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    defaults = {"MODE": "auto", "PREVIEW": "true", "API_KEY": "ryd_key", "URL": "http://service.example"}
+    for name, value in {
+        **{f"INPUT_{name}": value for name, value in {**defaults, **inputs}.items()},
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+        "GITHUB_EVENT_NAME": event_name,
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(FOLDER)
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "plan.py"), run_name="__main__")
+
+    assert (ended.value.code, why in capsys.readouterr().out) == (code, True)
+
+
+def test_a_step_that_refuses_its_inputs_ends_the_action(bench: Bench) -> None:
+    ran = bench.run({}, "push", wait_timeout="soon")
 
     assert ran.has_failed
-    assert why in ran.log
+    assert "wait-timeout must be a number of seconds" in ran.log
     assert bench.service.asked == []
 
 
@@ -416,7 +454,13 @@ def test_a_service_that_does_not_answer_is_a_sentence(bench: Bench) -> None:
 
 @pytest.mark.parametrize("with_uv", [True, pytest.param(False, marks=pytest.mark.release)], ids=["uv", "pip"])
 @pytest.mark.parametrize(
-    "package", ["path", "address", "changed", pytest.param("", marks=pytest.mark.release, id="checkout")]
+    "package",
+    [
+        "address",
+        "changed",
+        pytest.param("path", marks=pytest.mark.release),
+        pytest.param("", marks=pytest.mark.release, id="checkout"),
+    ],
 )
 def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, package: str) -> None:
     wheel = a_wheel(bench.folder / "wheels")
@@ -437,8 +481,7 @@ def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, packag
                 "changed": f"{url}/{wheel.name}#sha256={'0' * 64}",
             }.get(package, ""),
         }
-        install = only(ACTION.described["runs"]["steps"][2])
-        ran = install.run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
+        ran = installing().run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
 
     assert ran.has_failed is (package == "changed"), ran.log
     place = (bench.folder / "runner" / "path").read_text().split()
@@ -488,14 +531,18 @@ def a_wheel(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("package", ["", *UNSAFE])
-def test_gitlab_s_job_installs_no_package_by_its_name(tmp_path: Path, package: str) -> None:
-    pipeline = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml")
-    env = {"PATH": os.defpath, "RUNYARD_API_KEY": "ryd_key", "RUNYARD_PACKAGE": package}
+def test_no_job_installs_a_package_by_its_name(tmp_path: Path) -> None:
+    pipeline, install = Pipeline(FOLDER.parent / "gitlab" / "runyard.yml"), installing()
+    env = {"PATH": os.defpath, "RUNYARD_API_KEY": "ryd_key"}
+    for package in UNSAFE:
+        job = pipeline.run("runyard-deploy", tmp_path, {**env, "RUNYARD_PACKAGE": package})
+        assert (job.code, "RUNYARD_PACKAGE must be the wheel of a release" in job.log) == (1, True), package
 
-    refused = pipeline.run("runyard-deploy", tmp_path, env)
-
-    assert (refused.code, "RUNYARD_PACKAGE must be the wheel of a release" in refused.log) == (1, True)
+        ran = install.run(
+            tmp_path, tmp_path / "runner", inputs={}, event={}, env={**env, "INPUT_PACKAGE": package}
+        )
+        assert (ran.has_failed, "package must be the path of a wheel" in ran.log) == (True, True), package
+    assert pipeline.run("runyard-deploy", tmp_path, env).code == 1, "no package"
 
 
 @pytest.mark.release
