@@ -32,27 +32,26 @@ def listening_on_tcp(pid: int) -> bool:
     return False
 
 
-def test_postgresql_keeps_what_was_committed_when_it_is_killed(tmp_path: Path) -> None:
-    server = embedded.postgres(tmp_path)
-    with running(server) as process:
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE kept (n int)")
-            connection.execute("INSERT INTO kept VALUES (7)")
-        process.kill()
-        process.wait()
-    again = embedded.postgres(tmp_path)
-    with running(again), psycopg.connect(again.url) as connection:
-        assert connection.execute("SELECT n FROM kept").fetchall() == [(7,)]
-
-
-def test_postgresql_listens_in_its_private_folder_alone(tmp_path: Path) -> None:
+def test_postgresql_is_private_and_keeps_what_was_committed_when_it_is_killed(tmp_path: Path) -> None:
+    """Given a cluster whose creation was cut short, the first start creates another."""
+    half = tmp_path / "postgres.new"
+    half.mkdir()
+    (half / "PG_VERSION").write_text("18\n")
     server = embedded.postgres(tmp_path)
     with running(server) as process:
         assert not listening_on_tcp(process.pid)
         assert (tmp_path / "postgres").stat().st_mode & 0o077 == 0
-        with psycopg.connect(server.url) as connection:
+        with psycopg.connect(server.url, autocommit=True) as connection:
             settings = dict(connection.execute("SELECT name, setting FROM pg_settings").fetchall())
+            connection.execute("CREATE TABLE kept (n int)")
+            connection.execute("INSERT INTO kept VALUES (7)")
+        process.kill()
+        process.wait()
     assert settings["fsync"] == settings["synchronous_commit"] == settings["full_page_writes"] == "on"
+
+    again = embedded.postgres(tmp_path)
+    with running(again), psycopg.connect(again.url) as connection:
+        assert connection.execute("SELECT n FROM kept").fetchall() == [(7,)]
 
 
 def test_valkey_keeps_what_it_was_sent_and_wants_its_password(tmp_path: Path) -> None:
@@ -78,15 +77,6 @@ def test_a_long_path_gets_a_short_private_socket_folder(tmp_path: Path) -> None:
         Redis.from_url(server.url).ping()
     assert valkey_url(deep) == server.url
     shutil.rmtree(embedded._socket_folder(deep / "valkey", "valkey.sock"))
-
-
-def test_a_cluster_cut_short_is_made_anew(tmp_path: Path) -> None:
-    half = tmp_path / "postgres.new"
-    half.mkdir()
-    (half / "PG_VERSION").write_text("18\n")
-    server = embedded.postgres(tmp_path)
-    with running(server), psycopg.connect(server.url) as connection:
-        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_cluster_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

@@ -44,9 +44,12 @@ def facts_of(supervised: Supervised, name: str = "p0") -> dict[str, Any]:
     return facts
 
 
-def test_a_fork_is_what_the_program_would_be(start: Start) -> None:
+def test_a_fork_is_what_the_program_would_be_and_shows_the_beginning_of_a_long_command(start: Start) -> None:
+    words = [f"word-{number}" for number in range(LONGEST // 5)]
     supervised = start(
-        f"{PROGRAM} ${{HOME_OF:-nobody}} 'two words' $$", "exec " + PROGRAM + " nobody 'two words' $$"
+        f"{PROGRAM} ${{HOME_OF:-nobody}} 'two words' $$",
+        "exec " + PROGRAM + " nobody 'two words' $$",
+        " ".join((PROGRAM, *words)),
     )
 
     forked, executed = facts_of(supervised, "p0"), facts_of(supervised, "p1")
@@ -62,28 +65,20 @@ def test_a_fork_is_what_the_program_would_be(start: Start) -> None:
     assert {name: forked[name] for name in alike} == {name: executed[name] for name in alike}
     assert " ".join(forked["title"]).strip() == f"{PROGRAM} nobody two words {forked['pid']}"
 
-
-def test_of_a_long_command_the_beginning_is_shown(start: Start) -> None:
-    """The process title of a fork shows the beginning of a long command."""
-    words = [f"word-{number}" for number in range(LONGEST // 5)]
-    facts = facts_of(start(" ".join((PROGRAM, *words))))
-
-    assert facts["arguments"] == words
-    shown = " ".join(facts["title"])
+    long = facts_of(supervised, "p2")
+    assert long["arguments"] == words
+    shown = " ".join(long["title"])
     assert " ".join((PROGRAM, *words)).startswith(shown)
     assert len(shown) > LONGEST
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_forks_end_with_their_supervisor_and_so_does_the_fork_server(
-    start: Start, number: signal.Signals
-) -> None:
+def test_forks_end_with_their_killed_supervisor_and_so_does_the_fork_server(start: Start) -> None:
     supervised = start(PROGRAM, PROGRAM)
 
     assert {child.pid for child in supervised.family()} == {
         facts_of(supervised, name)["pid"] for name in ("p0", "p1")
     }
-    assert supervised.end(number) == []
+    assert supervised.end(signal.SIGKILL) == []
 
 
 def test_a_fork_that_ends_is_started_again_with_its_exit_code_shown(start: Start) -> None:
