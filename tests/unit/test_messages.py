@@ -1,4 +1,4 @@
-"""Workers accept messages from any Celery client, with and without Celery's remote control and events."""
+"""Workers with Celery's remote control and events accept messages from any client of Celery."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import pytest
 from celery import Celery
 from redis import Redis
 
@@ -30,8 +29,8 @@ from redis import Redis
 from shared.infra import broker
 from workers import celery_app, consumer
 
-url, queue, fails, lasts, watched = sys.argv[1:]
-app = celery_app.configure(url, sends_events=bool(watched))
+url, queue, fails, lasts = sys.argv[1:]
+app = celery_app.configure(url, sends_events=True)
 worker_init.connect(lambda **_: consumer.install(app), weak=False)
 redis = Redis.from_url(url)
 
@@ -49,17 +48,14 @@ app.worker_main(["-q", "worker", "-P", "gevent", "-c", "4", "-Q", queue, "--with
 """
 
 
-@pytest.mark.parametrize("watched", ["", "watched"])
-def test_a_worker_takes_messages_from_whomever(
-    redis: Redis, redis_url: str, tmp_path: Path, watched: str
-) -> None:
+def test_a_worker_takes_messages_from_whomever(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     app = celery_app.configure(redis_url, app=Celery("anybody"))
     notifier, first, second = Notifier(), str(uuid4()), str(uuid4())
 
     def ids(key: str) -> list[str]:
         return [id.decode() if isinstance(id, bytes) else id for id in redis.lrange(key, 0, -1)]
 
-    arguments = (redis_url, QUEUE, FAILS, LASTS, watched)
+    arguments = (redis_url, QUEUE, FAILS, LASTS)
     log = tmp_path / "log"
     with log.open("w") as output:
         worker = subprocess.Popen(

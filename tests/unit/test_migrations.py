@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -19,6 +19,7 @@ from shared import migrations, sql
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import database_version
 from shared.infra.postgres import driver_url
+from shared.migrations import __main__ as command
 from shared.models import (
     LIVE_RUN_STATUSES,
     METADATA,
@@ -58,20 +59,22 @@ def test_a_database_is_current_once_they_have_run_and_running_them_again_changes
         assert connection.execute("SELECT id FROM organization").fetchall() == [(DEFAULT_ORGANIZATION_ID,)]
 
 
-def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
-    started = [_start(empty) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in started] == [0, 0]
-    assert database_version.applied(empty) == database_version.needed()
-
-
 @pytest.fixture(scope="module")
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source tree of a later release, whose migration adds a column and an index to `run`."""
     return next_release.tree(tmp_path_factory.mktemp("later"))
 
 
-def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty: str, later: Path) -> None:
+def test_an_interrupted_migration_is_carried_out_again_and_waits_for_tables_without_keeping_others_away(
+    empty: str, later: Path
+) -> None:
     migrations.upgrade(empty)
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE run ADD COLUMN {next_release.COLUMN} bigint")
+        connection.execute(f"CREATE INDEX {next_release.INDEX} ON run (run_id)")
+        connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", [next_release.INDEX]
+        )
     with psycopg.connect(empty) as reader:
         reader.execute("SELECT count(*) FROM run")  # its transaction stays open
         migrating = _start(empty, later)
@@ -80,18 +83,7 @@ def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty
             other.execute("SELECT count(*) FROM run")
         assert migrating.poll() is None
     assert migrating.wait(timeout=60) == 0
-    assert database_version.applied(empty) == next_release.NUMBER
 
-
-def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str, later: Path) -> None:
-    migrations.upgrade(empty)
-    with psycopg.connect(empty, autocommit=True) as connection:
-        connection.execute(f"ALTER TABLE run ADD COLUMN {next_release.COLUMN} bigint")
-        connection.execute(f"CREATE INDEX {next_release.INDEX} ON run (run_id)")
-        connection.execute(
-            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", [next_release.INDEX]
-        )
-    assert _start(empty, later).wait(timeout=60) == 0
     with psycopg.connect(empty) as connection:
         invalid = connection.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
         index = connection.execute("SELECT pg_get_indexdef(%s::regclass)", [next_release.INDEX]).fetchone()
@@ -111,29 +103,38 @@ def test_a_new_database_of_a_later_release_has_the_functions_that_this_one_calls
     assert set(found) == {("claim_runs_1",), ("claim_runs_2",)}
 
 
-def test_a_database_from_before_the_first_release_is_refused(database: str, migrated: str) -> None:
+@pytest.fixture
+def migrate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str | None]:
+    """Return a function that executes the command in this process. Returns its error message."""
+
+    def run(url: str) -> str | None:
+        monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:9/x")  # a pooler that is unreachable
+        monkeypatch.setenv("DATABASE_DIRECT_URL", url)
+        return command.main([])
+
+    return run
+
+
+def test_a_database_from_before_the_first_release_is_refused_and_one_of_a_newer_is_left_as_it_is(
+    database: str, migrated: str, migrate: Callable[[str], str | None], caplog: pytest.LogCaptureFixture
+) -> None:
     with fresh(database, template=migrated) as url:
-        with psycopg.connect(url) as connection:
-            connection.execute("UPDATE alembic_version SET version_num = '0023'")
-        ended = _start(url, stderr=subprocess.PIPE)
-        _, said = ended.communicate(timeout=60)
-        assert ended.returncode == 1
-        assert b"made before the first release" in said
-        assert b"Traceback" not in said
+        _set_version(url, "0023")
+        assert "made before the first release" in str(migrate(url))
         assert database_version.applied(url) == "0023"
         with pytest.raises(SystemExit, match=r"made before the first release\. Use an empty database"):
             database_version.wait(url)
 
+        _set_version(url, "9999")
+        assert migrate(url) is None
+        assert "the database is at version 9999, newer than this release's" in caplog.text
+        assert database_version.applied(url) == "9999"
+        assert database_version.is_enough("9999")
 
-def test_a_database_of_a_newer_release_is_left_as_it_is(database: str, migrated: str) -> None:
-    with fresh(database, template=migrated) as url:
-        with psycopg.connect(url) as connection:
-            connection.execute("UPDATE alembic_version SET version_num = '9999'")
-        ended = _start(url, stderr=subprocess.PIPE)
-        _, said = ended.communicate(timeout=60)
-        assert ended.returncode == 0
-        assert b"the database is at version 9999, newer than this release's" in said
-        assert database_version.is_enough(database_version.applied(url))
+
+def _set_version(url: str, version: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = %s", [version])
 
 
 def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,12 +149,9 @@ def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.Log
     ]
 
 
-def _start(url: str, code: Path = ROOT, *, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """Migrate past a pooler that is unreachable."""
-    environment = {**os.environ, "DATABASE_URL": "postgresql://127.0.0.1:9/x", "DATABASE_DIRECT_URL": url}
-    return subprocess.Popen(
-        [sys.executable, "-m", "shared.migrations"], cwd=code, env=environment, stderr=stderr
-    )
+def _start(url: str, code: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "DATABASE_URL": url}
+    return subprocess.Popen([sys.executable, "-m", "shared.migrations"], cwd=code, env=environment)
 
 
 def _waits_for_a_table(connection: psycopg.Connection) -> bool:
@@ -162,18 +160,19 @@ def _waits_for_a_table(connection: psycopg.Connection) -> bool:
     return row is not None and row[0] > 0
 
 
-def test_the_command_says_what_it_lacks_and_no_process_waits_for_a_database_that_is_away() -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DATABASE_URL")}
-    said = [sys.executable, "-m", "shared.migrations"]
-    ended = subprocess.run(said, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert "DATABASE_URL must name the database" in ended.stderr
+def test_the_command_says_what_it_lacks_and_no_process_waits_for_a_database_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("DATABASE_URL", "DATABASE_DIRECT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert "DATABASE_URL must name the database" in str(command.main([]))
     database_version.wait("postgresql://nobody@127.0.0.1:9/nowhere")
 
 
-def test_the_release_of_the_procfile_ends_but_waits_under_honcho_which_ends_all_when_one_ends(
+def test_two_starters_migrate_one_after_the_other_and_the_one_of_honcho_waits_for_the_end_of_all(
     empty: str,
 ) -> None:
+    """The release of the Procfile ends, but not under honcho, which ends all processes when one ends."""
     [release] = [line for line in procfile.read() if line.name == procfile.RELEASE]
     environment = {**os.environ, **procfile.base_environment(os.environ), "DATABASE_URL": empty}
 
@@ -182,27 +181,25 @@ def test_the_release_of_the_procfile_ends_but_waits_under_honcho_which_ends_all_
             release.argv, cwd=ROOT, env={**environment, **more}, stdout=subprocess.PIPE, text=True
         )
 
-    with start(HONCHO_PROCESS_NAME="release.1") as stays:
+    with start(HONCHO_PROCESS_NAME="release.1") as stays, start() as ends:
         assert stays.stdout is not None
         assert "The database is ready" in stays.stdout.readline()
-        with start() as ends:
-            assert ends.wait(60) == 0
-        assert database_version.is_enough(database_version.applied(empty))
+        assert ends.wait(60) == 0
+        assert database_version.applied(empty) == database_version.needed()
         assert stays.poll() is None
         stays.terminate()
         assert stays.wait(60) == 0
 
 
 def test_a_database_of_another_encoding_is_refused_in_a_sentence_before_anything_starts(
-    database: str,
+    database: str, migrate: Callable[[str], str | None]
 ) -> None:
     with fresh(database, options="ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0") as url:
-        ended = _start(url, stderr=subprocess.PIPE)
-        _, said = ended.communicate(timeout=60)
+        said = migrate(url)
         for ask in (database_version.applied, database_version.applied_by_child):
             with pytest.raises(SystemExit, match="encoding SQL_ASCII") as refused:
                 database_version.wait(url, ask=ask)
-            assert (ended.returncode, said.decode()) == (1, f"{refused.value}\n")
+            assert said == str(refused.value)
 
 
 def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(migrated: str) -> None:
