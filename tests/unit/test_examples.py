@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import json
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,6 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from langgraph_sdk import Auth
 from starlette.testclient import TestClient
-
-from tests.support import javascript
-from tests.support.node_hosts import node_host
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PYTHON = ("approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools")
@@ -117,21 +113,11 @@ def test_a_python_example_is_an_ordinary_project_without_imports_of_the_platform
 
 
 @pytest.mark.parametrize("name", JAVASCRIPT)
-def test_a_javascript_example_brings_its_packages_and_has_schemas(name: str, tmp_path: Path) -> None:
-    project = described(name)
-    assert set(project) <= {"graphs", "env", "node_version", "auth", "http", "store"}
+def test_a_javascript_example_brings_its_packages(name: str) -> None:
+    assert set(described(name)) <= {"graphs", "env", "node_version", "auth", "http", "store"}
     files = {path.name for path in (EXAMPLES / name).iterdir()}
     assert {"package.json", "package-lock.json"} <= files
     assert not files & {"requirements.txt", "pyproject.toml", "uv.lock"}
-
-    folder = shutil.copytree(javascript.installed(EXAMPLES / name), tmp_path / name, symlinks=True)
-    with node_host(folder, project["graphs"], inspect=True) as host:
-        assert "error" not in host.ready, host.ready
-        inspected = host.ready["graphs"][name]
-
-    assert inspected["schemas"]["input_schema"]["properties"]
-    assert inspected["schemas"]["output_schema"]["properties"]
-    assert inspected["drawings"]["all"]["nodes"]
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)

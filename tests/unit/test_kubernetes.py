@@ -83,7 +83,7 @@ def with_components(*names: str, base: str = "overlays/production") -> list[Mani
 def render(folder: Path) -> list[Manifest]:
     done = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
@@ -116,6 +116,10 @@ def test_the_newest_schema_allows_every_manifest(folder: str) -> None:
     assert checked
     for manifest in checked:
         kubernetes_validate.validate(manifest, NEWEST, strict=True)
+
+
+# Reads the schemas of all kinds, 1 MB, once and not for each manifest.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -291,7 +295,7 @@ def test_streams_pass_the_ingress_or_the_gateway_at_once_and_for_long() -> None:
     assert int(said["proxy-read-timeout"].removesuffix("s")) >= 3600
     assert int(said["client-max-body-size"].removesuffix("m")) * 1024**2 >= Settings().max_archive_bytes
 
-    (route,) = of_kind(with_components("gateway"), "HTTPRoute")
+    (route,) = of_kind(with_components("authority", "gateway"), "HTTPRoute")
     (service,) = of_kind(rendered("base"), "Service")
     (rule,) = route["spec"]["rules"]
 
@@ -327,7 +331,7 @@ def test_a_backup_is_made_every_night_for_the_alert_and_web_is_scaled_by_process
 
 
 def test_every_pod_of_ours_trusts_a_private_authority_with_its_component() -> None:
-    for process, pod in pods(with_components("authority")):
+    for process, pod in pods(with_components("authority", "gateway")):
         spec = pod["spec"]
         for container in (*spec["containers"], *spec.get("initContainers", ())):
             assert {"name": "authority", "mountPath": "/etc/ssl/runyard", "readOnly": True} in container[
@@ -377,13 +381,14 @@ def test_a_sandbox_is_for_runners_and_builders_alone() -> None:
 
 
 def test_the_chart_is_generated_from_these_manifests_and_has_a_value_for_each_expression() -> None:
-    for name, text in chart.files().items():
+    files = chart.files()
+    for name, text in files.items():
         assert (chart.CHART / name).read_text() == text, "run `make chart`"
     templates = {f"templates/{path.name}" for path in (chart.CHART / "templates").iterdir()}
-    assert templates | {"Chart.yaml"} == set(chart.files())
+    assert templates | {"Chart.yaml"} == set(files)
 
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
-    expressions = set(re.findall(r"\.Values\.([\w.]+)", "".join(chart.files().values())))
+    expressions = set(re.findall(r"\.Values\.([\w.]+)", "".join(files.values())))
 
     assert expressions == set(_paths(values))
 
