@@ -21,32 +21,21 @@ from tests.support import next_release
 from tests.support.backups import BYTES, KEY, OTHER, PASSPHRASE, Service, everything, text_of
 
 
-def test_everything_comes_back(source: Service, target: Service, made: Path) -> None:
-    restored = target.runyard("restore", made)
-
-    assert restored.exit_code == 0, text_of(restored)
-    assert "2 deployments" in restored.stdout  # with the bench of a replay
-    assert everything(target) == everything(source)
-    assert target.rows("SELECT data FROM archive_chunk") == [(BYTES,)]
-    assert target.rows("SELECT nextval(pg_get_serial_sequence('log_line', 'id'))") == [(42,)]
-    assert database_version.applied(target.url) == database_version.needed()
-
-
-def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service, tmp_path: Path) -> None:
+def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(pristine: Service, tmp_path: Path) -> None:
     """A backup is readable by its owner only, and does not replace an existing file without --force."""
     before = set(tmp_path.iterdir())
     path = tmp_path / "one.backup"
-    assert source.runyard("backup", path).exit_code == 0
+    assert pristine.runyard("backup", path).exit_code == 0
     assert path.stat().st_mode & 0o777 == 0o600
     assert set(tmp_path.iterdir()) - before == {path}
 
-    refused = source.runyard("backup", path)
+    refused = pristine.runyard("backup", path)
     assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
-    assert source.runyard("backup", path, "--force").exit_code == 0
+    assert pristine.runyard("backup", path, "--force").exit_code == 0
 
     folder = tmp_path / "folder"
     folder.mkdir()
-    shown = json.loads(source.runyard("backup", folder, "--json").stdout)
+    shown = json.loads(pristine.runyard("backup", folder, "--json").stdout)
     assert [Path(shown["path"])] == list(folder.iterdir())
     assert (shown["counts"]["run"], shown["live_runs"], shown["encrypted"], shown["unreadable"]) == (
         3,
@@ -56,26 +45,28 @@ def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service,
     )
     assert shown["keys"] == [fingerprint(KEY)]
     size = Path(shown["path"]).stat().st_size
-    assert source.rows("SELECT bytes, now() - made_at < interval '1 hour' FROM last_backup") == [(size, True)]
+    assert pristine.rows("SELECT bytes, now() - made_at < interval '1 hour' FROM last_backup") == [
+        (size, True)
+    ]
 
 
-def test_a_backup_overwrites_no_other_file(source: Service, tmp_path: Path) -> None:
+def test_a_backup_overwrites_no_other_file(pristine: Service, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("precious")
     (tmp_path / ".one.backup.part").symlink_to(other)
     os.mkfifo(tmp_path / ".two.backup.part")
     os.mkfifo(tmp_path / "fifo")
     for name in ("one.backup", "two.backup", "fifo"):
-        refused = source.runyard("backup", tmp_path / name, "--force")
+        refused = pristine.runyard("backup", tmp_path / name, "--force")
         assert refused.exit_code == 1, text_of(refused)
         assert refused.stderr.startswith(f"Error: {tmp_path / name} ")
     assert other.read_text() == "precious"
     assert (tmp_path / "fifo").is_fifo()
 
 
-def test_secrets_and_keys_are_in_no_backup_in_the_clear(source: Service, made: Path) -> None:
+def test_secrets_and_keys_are_in_no_backup_in_the_clear(pristine: Service, made: Path) -> None:
     plain = made.with_name("plain.backup")
-    said = source.runyard("backup", plain)
+    said = pristine.runyard("backup", plain)
     assert fingerprint(KEY) in said.stdout
     for path in (made, plain):
         assert KEY.encode() not in path.read_bytes()
@@ -85,7 +76,9 @@ def test_secrets_and_keys_are_in_no_backup_in_the_clear(source: Service, made: P
     assert keys.unseal(sealed, PASSPHRASE) == (KEY,)
 
 
-def test_sealed_keys_go_into_the_data_directory(target: Service, made: Path, tmp_path: Path) -> None:
+def test_everything_comes_back_and_sealed_keys_go_into_the_data_directory(
+    pristine: Service, target: Service, made: Path, tmp_path: Path
+) -> None:
     target.keys = None
     target.folder.mkdir()
     (target.folder / "secret.key").write_text(OTHER)
@@ -99,17 +92,14 @@ def test_sealed_keys_go_into_the_data_directory(target: Service, made: Path, tmp
     restored = target.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
 
     assert restored.exit_code == 0, text_of(restored)
+    assert "2 deployments" in restored.stdout  # with the bench of a replay
+    assert everything(target) == everything(pristine)
+    assert target.rows("SELECT data FROM archive_chunk") == [(BYTES,)]
+    assert target.rows("SELECT nextval(pg_get_serial_sequence('log_line', 'id'))") == [(42,)]
+    assert database_version.applied(target.url) == database_version.needed()
     assert (target.folder / "secret.key").read_text().strip() == f"{OTHER},{KEY}"
     listed = json.loads(target.runyard("encryption", "list", "--json").stdout)
     assert listed == [fingerprint(OTHER), fingerprint(KEY)]
-
-
-def test_sealed_keys_need_no_data_directory_before(prepared: Service, made: Path, tmp_path: Path) -> None:
-    prepared.keys, prepared.folder = None, tmp_path / "new" / "data"
-    restored = prepared.runyard("restore", made, "--passphrase-file", tmp_path / "phrase")
-    assert restored.exit_code == 0, text_of(restored)
-    assert (prepared.folder / "secret.key").read_text().strip() == KEY
-    assert prepared.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_restore_that_fails_keeps_no_keys(target: Service, made: Path, tmp_path: Path) -> None:
@@ -123,12 +113,13 @@ def test_a_restore_that_fails_keeps_no_keys(target: Service, made: Path, tmp_pat
     assert (target.folder / "secret.key").read_text() == OTHER
 
 
-def test_a_check_reads_all_of_it(source: Service, made: Path) -> None:
-    checked = source.runyard("backup", "--check", made)
+def test_a_check_reads_all_of_it(made: Path, tmp_path: Path) -> None:
+    service = Service("", tmp_path / "data")
+    checked = service.runyard("backup", "--check", made)
     assert checked.exit_code == 0, text_of(checked)
     assert "1 of 1 encrypted values" in checked.stdout
-    source.keys = OTHER
-    refused = source.runyard("backup", "--check", made)
+    service.keys = OTHER
+    refused = service.runyard("backup", "--check", made)
     assert (refused.exit_code, fingerprint(KEY) in refused.stderr) == (1, True)
 
 
@@ -299,16 +290,21 @@ def test_a_later_release_restores_this_ones_backup_at_its_own_version(
 
 
 def test_embedded_servers_are_started_for_it(made: Path, tmp_path: Path) -> None:
-    """Without DATABASE_URL, both commands start the embedded PostgreSQL and stop it afterwards."""
-    service = Service("", tmp_path / "data")
+    """Without DATABASE_URL, both commands start the embedded PostgreSQL and stop it afterwards.
+
+    The data directory, in which the sealed keys are stored, is created.
+    """
+    service = Service("", tmp_path / "new" / "data", None)
     own = {"DATABASE_URL": None}
-    restored = service.runyard("restore", made, env=own)
+    restored = service.runyard("restore", made, "--passphrase-file", tmp_path / "phrase", env=own)
     assert restored.exit_code == 0, text_of(restored)
+    assert (service.folder / "secret.key").read_text().strip() == KEY
+    assert service.folder.stat().st_mode & 0o777 == 0o700
     again = service.runyard("backup", tmp_path / "again.backup", "--json", env=own)
     assert again.exit_code == 0, text_of(again)
     counts = contents.counts(archive.read(made).authenticate([KEY]).tables)
     assert json.loads(again.stdout)["counts"] == counts
-    assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
+    assert not (service.folder / "postgres" / "postmaster.pid").exists()
 
 
 def test_without_a_database_it_says_what_to_set(tmp_path: Path) -> None:
