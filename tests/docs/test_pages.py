@@ -84,11 +84,7 @@ def test_the_code_of_a_page_works(page: Path, request: pytest.FixtureRequest) ->
         return
 
     stack: SharedStack = request.getfixturevalue("stack")
-    with (
-        folder_for_all() as folder,
-        key_for(stack, page) as key,
-        PageSession(folder, stack, key) as session,
-    ):
+    with folder_for_all() as folder, key_for(stack, page) as key, PageSession(folder, stack, key) as session:
         for block in found:
             if block.needs is None:
                 session.run(block)

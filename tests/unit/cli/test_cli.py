@@ -21,15 +21,7 @@ from cli.main import app
 from cli.output import json_text
 from tests.support import control_plane as fake
 from tests.support.commands import deployed, invoke, json_lines, runyard
-from tests.support.control_plane import (
-    BUILD_LOG,
-    REVISION,
-    ControlPlane,
-    D,
-    R,
-    deploy_answers,
-    record,
-)
+from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, R, deploy_answers, record
 from tests.support.outside import certified, serving
 
 pytestmark = pytest.mark.usefixtures("nowhere")

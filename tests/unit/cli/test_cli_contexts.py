@@ -269,10 +269,7 @@ def test_changes_by_several_processes_are_all_kept(
         return get(client, path)
 
     def save_under_lock(changed: contexts.Contexts) -> None:
-        with (
-            open(file().with_name("contexts.lock")) as lock,
-            pytest.raises(BlockingIOError),
-        ):
+        with open(file().with_name("contexts.lock")) as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         saved.append(changed)
         save(changed)

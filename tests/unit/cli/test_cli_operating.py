@@ -52,11 +52,7 @@ def changed(server: ControlPlane) -> list[str]:
 
 
 def test_workers_are_drained_by_id_by_process_or_by_machine(fleet: ControlPlane) -> None:
-    for name, ids in (
-        ("box:1:a", ["box:1:a"]),
-        ("other:1", ["other:1:c"]),
-        ("box", ["box:1:a", "box:2:b"]),
-    ):
+    for name, ids in (("box:1:a", ["box:1:a"]), ("other:1", ["other:1:c"]), ("box", ["box:1:a", "box:2:b"])):
         for action in ("drain", "resume"):
             ran = runyard(fleet, "workers", action, name)
             assert ran.exit_code == 0, ran.output

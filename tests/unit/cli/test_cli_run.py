@@ -232,10 +232,7 @@ def test_a_run_that_waits_says_why(
     get_run = f"GET /d/app/threads/{THREAD}/runs/{RUN}"
     queue = {"position": 3, "reason": reason, "waiting_seconds": 2.0}
     server.answers[STREAM] = [(200, held)]
-    server.answers[get_run] = [
-        (200, {"status": "pending", "queue": queue}),
-        (200, {"status": "success"}),
-    ]
+    server.answers[get_run] = [(200, {"status": "pending", "queue": queue}), (200, {"status": "success"})]
 
     def release() -> None:
         wait_until(lambda: get_run in server.asked)

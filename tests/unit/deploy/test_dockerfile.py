@@ -45,12 +45,7 @@ def test_what_it_copies_is_there_and_is_let_through(source: str) -> None:
 
 def test_it_copies_all_that_the_wheel_is_made_of() -> None:
     project = PYPROJECT["project"]
-    needed = {
-        *WHEEL["only-include"],
-        *WHEEL["force-include"],
-        project["readme"],
-        *project["license-files"],
-    }
+    needed = {*WHEEL["only-include"], *WHEEL["force-include"], project["readme"], *project["license-files"]}
 
     lacking = {
         name

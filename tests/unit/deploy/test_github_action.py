@@ -352,13 +352,7 @@ def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench) -> 
         ({}, "push", {"MODE": "remove"}, 1, "mode must be auto, deploy or delete"),
         ({}, "push", {"PREVIEW": "yes"}, 1, "preview must be true or false"),
         ({}, "push", {"MODE": "delete"}, 1, "no other deployment is deleted by a pipeline"),
-        (
-            pull(),
-            "pull_request",
-            {"MODE": "delete", "PREVIEW": "false"},
-            1,
-            "no other deployment is deleted",
-        ),
+        (pull(), "pull_request", {"MODE": "delete", "PREVIEW": "false"}, 1, "no other deployment is deleted"),
         (pull(fork=True), "pull_request_target", {}, 1, "whose code is anybody's"),
     ],
 )

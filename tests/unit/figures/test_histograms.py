@@ -36,10 +36,7 @@ def test_buckets_are_counted_and_histograms_added() -> None:
     assert asked("histogram_of(CAST(ARRAY[NULL] AS int[]))") == {}
     assert asked(
         "sum_histograms(ARRAY[CAST(:a AS jsonb), CAST(:b AS jsonb)])", a='{"3": 2}', b='{"3": 1, "9": 4}'
-    ) == {
-        "3": 3,
-        "9": 4,
-    }
+    ) == {"3": 3, "9": 4}
 
     limits = cumulative({0: 2, 5: 1, LAST: 4})
 

@@ -373,12 +373,7 @@ def test_a_copy_holds_the_same(run: Row[Any]) -> None:
         checkpoints.copy(conn, run.deployment_id, run.thread_id, target)
 
     head, blobs = read(run)
-    question = {
-        "op": "get_tuple",
-        "thread_id": str(target),
-        "checkpoint_ns": "",
-        "checkpoint_id": None,
-    }
+    question = {"op": "get_tuple", "thread_id": str(target), "checkpoint_ns": "", "checkpoint_id": None}
     with connection() as conn:
         copied, *copied_blobs = checkpoint_reads.answer(conn, run.deployment_id, question, thread_id=target)
     metadata = {"thread_id": str(target), "step": 1}

@@ -14,16 +14,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.runs import claims
 from shared.settings import Settings
 from tests.support import factories
-from tests.support.abandoning import (
-    Notified,
-    abandoned,
-    end_leadership,
-    lead,
-    log_of,
-    notified,
-    row,
-    upkeep,
-)
+from tests.support.abandoning import Notified, abandoned, end_leadership, lead, log_of, notified, row, upkeep
 from tests.support.waiting import until
 from workers.upkeep import upkeep as module
 from workers.upkeep.upkeep import Upkeep

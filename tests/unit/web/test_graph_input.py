@@ -8,11 +8,7 @@ import pytest
 
 from web.deployment_api.protocols.conversation import misfits, takes_messages
 
-DEFINITIONS = {
-    "Messages": {"type": "array"},
-    "Loop": {"$ref": "#/$defs/Loop"},
-    "Text": {"type": "string"},
-}
+DEFINITIONS = {"Messages": {"type": "array"}, "Loop": {"$ref": "#/$defs/Loop"}, "Text": {"type": "string"}}
 
 
 def schema(**fields: Any) -> dict[str, Any]:
