@@ -33,7 +33,7 @@ def change(deployment: DeploymentRef, row: Any, **changes: Any) -> Any:
         return assistants.change(conn, deployment, row["assistant_id"], changes)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contexts=st.lists(CONTEXTS.filter(bool), min_size=1, max_size=5), back=st.integers(1, 5))
 def test_a_version_is_exactly_what_was_sent(
     deployment: DeploymentRef, contexts: list[dict[str, int]], back: int

@@ -135,7 +135,7 @@ def without_empty(own: InMemoryStore) -> None:
 
 
 @hypothesis_settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -269,7 +269,8 @@ def test_a_paused_copy_begins_nothing(prepared: Service, made: Path) -> None:
     assert ended == [("interrupted", "interrupt"), ("running", "interrupt"), ("success", None)]
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--paused",), marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("options", [(), ("--paused",)])
 def test_a_later_release_restores_this_ones_backup_at_its_own_version(
     target: Service, made: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -431,7 +431,6 @@ def test_statements_in_values_stay_text(
 
 
 UNFIT: list[tuple[Callable[[Parts], Parts], dict[str, Any], str]] = [
-    (lambda parts: parts[1:], {}, "does not hold the columns that"),
     (lambda parts: parts, {"identities": {"pg_class.oid": 5}}, "names other identity columns"),
     (
         with_table("archive", ("digest", "digest", "size"), b"d\td\t1\n"),

@@ -507,21 +507,6 @@ def test_every_command_about_a_deployment_takes_it_as_an_argument_with_the_same_
                 assert is_other or (is_named and str(param.help).startswith(NAME_FORMS)), path
 
 
-def test_the_options_of_the_service_and_of_the_output_are_the_same_everywhere() -> None:
-    """The types of a command's parameters decide which of the shared options it has."""
-    shared: dict[str, str | None] = {}
-    for path, command in commands(get_command(app)):
-        if path == ("login",):
-            continue  # names the service by an argument
-        options = {param.name: param for param in command.params if param.name in ("url", "api_key", "org")}
-        for name, param in options.items():
-            assert param.rich_help_panel == "Service", path
-            assert param.help == shared.setdefault(name, param.help), path
-        assert ("url" in options) is ("api_key" in options), path
-        assert ("org" in options) is ("url" in options and path[0] != "orgs"), path
-    assert set(shared) == {"url", "api_key", "org"}
-
-
 def test_json_can_be_printed_on_any_terminal() -> None:
     text = json_text({"text": "ü\x1b[31m\x9b31m\ud800😀"})
     assert text == r'{"text": "ü\u001b[31m\u009b31m\ud800😀"}'

@@ -269,16 +269,6 @@ def test_folding_in_parts_gives_the_same_sums(deployment: DeploymentRef) -> None
     assert fold() == 0
 
 
-def test_a_row_that_comes_late_is_added_to_where_it_belongs(deployment: DeploymentRef) -> None:
-    append(deployment, AT_NOON)
-    fold()
-    append(deployment, AT_NOON, status="timeout")
-    fold()
-
-    minute = next(row for row in of_table("figure") if row["step_seconds"] == 60)
-    assert (minute["success"], minute["timeout"], minute["created"]) == (1, 1, 2)
-
-
 def test_two_leaders_take_different_rows(deployment: DeploymentRef) -> None:
     append(deployment, AT_NOON)
     append(factories.deployment(), AT_NOON)
@@ -288,16 +278,6 @@ def test_two_leaders_take_different_rows(deployment: DeploymentRef) -> None:
 
     assert {row["success"] for row in of_table("figure")} == {1}
     assert fold() == 0
-
-
-def test_a_fold_that_is_broken_off_changes_nothing(deployment: DeploymentRef) -> None:
-    append(deployment, AT_NOON)
-    with engine().connect() as conn:
-        folding.fold(conn)
-        conn.rollback()
-
-    assert len(of_table("ended_run")) == 1
-    assert of_table("figure") == []
 
 
 def test_a_leader_that_is_killed_while_it_folds_leaves_all_to_the_next(deployment: DeploymentRef) -> None:
