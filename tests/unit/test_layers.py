@@ -6,6 +6,7 @@ Within `shared`, `web` and `workers` an import goes to a lower layer or stays in
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -99,6 +100,14 @@ BESIDE = {"shared": {"migrations"}, "web": set[str](), "workers": {"upkeep"}, "c
 
 # Packages that decode stored bytes into objects.
 DECODERS = frozenset({"langgraph", "langchain_core", "ormsgpack", "msgpack", "pickle", "marshal", "shelve"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_collections() -> Iterator[None]:
+    """Hold garbage collections back, which would scan the trees of all modules again and again."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def modules(folder: Path) -> list[Path]:

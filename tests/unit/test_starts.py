@@ -17,7 +17,6 @@ UNUSED = {
     "web.app, gunicorn.workers.ggevent": {"celery", "kombu", "sqlalchemy.orm"},
     "workers.__main__, workers.tasks": {"celery.bin.celery", "flask", "sqlalchemy.orm"},
     "workers.beat": {"celery.bin.celery", "flask", "sqlalchemy"},
-    "cli.main": {"celery", "gevent", "psycopg", "sqlalchemy"},
 }
 
 
