@@ -148,9 +148,10 @@ const rejectLater = async () => {
   return { log: ["done"] };
 };
 export const rejects_later = chain(rejectLater).compile();
+const sleeper = new Int32Array(new SharedArrayBuffer(4)); // waiting for it blocks without using the processor
 function block() {
   const end = Date.now() + 7_500;
-  while (Date.now() < end);
+  while (Date.now() < end) Atomics.wait(sleeper, 0, 0, 20);
   return { log: ["over"] };
 }
 export const blocks = chain(block).compile();
@@ -158,7 +159,7 @@ const blockForLong = async () => {
   getWriter()?.("begins");
   await new Promise((resolve) => setTimeout(resolve, 100));
   const end = Date.now() + 600_000;
-  while (Date.now() < end);
+  while (Date.now() < end) Atomics.wait(sleeper, 0, 0, 20);
 };
 export const blocks_for_long = chain(blockForLong).compile();
 const patch = () => {

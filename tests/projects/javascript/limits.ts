@@ -121,7 +121,7 @@ export const floods = graph(async () => {
 
 export const blocks = graph(() => {
   const end = Date.now() + 1_000;
-  while (Date.now() < end);
+  while (Date.now() < end) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20);
   return { log: ["over"] };
 });
 export const outlives = graph(async (_state, config) => {

@@ -37,17 +37,6 @@ def test_one_call_of_console_is_one_record_of_its_run(host: HostProcess) -> None
     ]
 
 
-def test_a_secret_is_masked_in_errors(own_host: Any) -> None:
-    with own_host("steps", variables={"TOKEN": "it is 'secret'"}, secrets=["TOKEN"]) as host:
-        thread = Checkpointed(host)
-        answer = thread.query("update", "steps", checkpoint=None, supersteps=[
-            [{"values": {}, "as_node": "it is 'secret'"}]
-        ])  # fmt: skip
-
-        assert "***" in answer["refused"]["message"]
-        assert "secret" not in answer["refused"]["message"]
-
-
 def test_process_exit_in_a_node_fails_its_run_alone(host: HostProcess) -> None:
     run = host.run("exits", TEXT)
 
@@ -55,62 +44,32 @@ def test_process_exit_in_a_node_fails_its_run_alone(host: HostProcess) -> None:
     assert host.run("steps", TEXT).outcome["status"] == "success"
 
 
-def test_an_unhandled_rejection_is_logged_with_its_run(host: HostProcess) -> None:
-    run = host.run("rejects_later", TEXT)
+def test_code_that_blocks_the_loop_is_named_with_its_line(host: HostProcess) -> None:
+    run = host.run("blocks", TEXT)
 
-    assert run.outcome["status"] == "success"
-    (log,) = run.logs
-    assert (log["level"], log["message"].split("\n")[:2]) == (
-        "ERROR", ["unhandled rejection", "Broken: not awaited"],
-    )  # fmt: skip
-
-
-def test_an_uncaught_exception_is_reported_as_damage(own_host: Any) -> None:
-    with own_host("throws_later", "steps") as host:
-        run = host.run("throws_later", TEXT)
-
-        assert run.outcome["status"] == "success"
-        assert run.values["log"] == ["done"]
-        assert run.logs[0]["message"].startswith("uncaught exception\nBroken: thrown later")
-        assert host.condition == {
-            "queued": 0,
-            "starved": [],
-            "damage": "a node threw outside of its promise: Broken: thrown later",
-        }
-        host.pongs = 0
-        host.send(frames.PING, frames.NOBODY, b"")
-        host.read_until(lambda: host.pongs > 0)
-        assert "damage" in host.condition
+    assert run.values["log"] == ["over"]
+    (log,) = [log for log in host.logs if "blocked" in log["message"]]
+    assert log["level"] == "WARNING"
+    assert log["message"].startswith("block (graphs.ts:")
+    assert log["message"].endswith("no other run can go on")
 
 
-def test_code_that_blocks_the_loop_is_named_with_its_line(own_host: Any) -> None:
-    with own_host("blocks") as host:
-        run = host.run("blocks", TEXT)
-
-        assert run.values["log"] == ["over"]
-        (log,) = [log for log in host.logs if "blocked" in log["message"]]
-        assert log["level"] == "WARNING"
-        assert log["message"].startswith("block (graphs.ts:")
-        assert log["message"].endswith("no other run can go on")
-
-
-def test_a_node_that_replaces_globals_does_not_change_what_the_host_sends(own_host: Any) -> None:
-    with own_host("patches", "steps") as host:
-        assert host.run("patches", TEXT).values["log"] == ["patched"]
-        assert host.run("steps", TEXT).values["log"] == ["one", "two", "three"]
-
-
-def test_a_node_that_patches_globals_does_not_change_other_runs(node_project: Path) -> None:
+def test_a_node_that_patches_globals_changes_neither_other_runs_nor_what_the_host_sends(
+    node_project: Path,
+) -> None:
     names = re.findall(
         r'^  "([\w.]+)": ', (node_project / "patching.ts").read_text().partition("const breaks")[0], re.M
     )
     graphs = {name: f"./patching.ts:{name}" for name in ("patching", "plain")}
+    graphs |= {name: f"./graphs.ts:{name}" for name in ("patches", "steps")}
     with node_host(node_project, graphs) as host:
         for name in names:
             run = host.run("patching", {"text": name})
             if name.startswith("Object.prototype."):
                 assert "object is not extensible" in run.outcome["error"]["message"]
             _require_plain_runs(host)
+        assert host.run("patches", TEXT).values["log"] == ["patched"]  # replaces JSON.stringify
+        assert host.run("steps", TEXT).values["log"] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -176,13 +135,12 @@ def test_a_node_that_breaks_the_library_fails_runs_and_not_the_host(node_project
         host.read_until(lambda: host.pongs == 1)
 
 
-def test_a_node_that_writes_much_waits_for_the_runner(own_host: Any) -> None:
-    with own_host("floods") as host:
-        run = host.start("floods", TEXT, stream_mode=["custom"])
-        time.sleep(0.5)  # the runner does not read
-        host.wait_done(run)
+def test_a_node_that_writes_much_waits_for_the_runner(host: HostProcess) -> None:
+    run = host.start("floods", TEXT, stream_mode=["custom"])
+    time.sleep(0.5)  # the runner does not read
+    host.wait_done(run)
 
-        assert len(run.named("custom")) == 200
+    assert len(run.named("custom")) == 200
 
 
 def test_it_answers_pings_and_checks(host: HostProcess) -> None:
@@ -204,9 +162,10 @@ def test_many_runs_at_once_keep_apart(host: HostProcess) -> None:
     assert [host.wait_done(run).values["log"] for run in runs] == [[wish] for wish in range(64)]
 
 
-def test_limits_of_events_states_and_checkpoints(own_host: Any) -> None:
+def test_limits_of_events_states_and_checkpoints_and_masked_secrets(own_host: Any) -> None:
     limits = {"event_bytes": 2_000, "state_bytes": 5_000, "checkpoint_bytes": 3_000}
-    with own_host("steps", "floods", limits=limits) as host:
+    secret = {"variables": {"TOKEN": "it is 'secret'"}, "secrets": ["TOKEN"]}
+    with own_host("steps", "floods", limits=limits, **secret) as host:
         event = host.run("floods", TEXT, stream_mode=["custom"])
         state = host.run("steps", {"text": "x" * 6_000}, stream_mode=["updates"])
         thread = Checkpointed(host)
@@ -217,11 +176,13 @@ def test_limits_of_events_states_and_checkpoints(own_host: Any) -> None:
         assert state.outcome["unchanged"]
         assert checkpoint.outcome["error"]["error"] == "CheckpointTooLarge"
 
+        update = [[{"values": {}, "as_node": "it is 'secret'"}]]
+        refused = Checkpointed(host).query("update", "steps", checkpoint=None, supersteps=update)["refused"]
+        assert "***" in refused["message"]
+        assert "secret" not in refused["message"]
+
 
 def test_it_ends_at_stop_and_when_the_runner_is_gone(own_host: Any) -> None:
-    with own_host("steps") as host:
-        host.send(frames.STOP, frames.NOBODY, b"")
-        assert host.process.wait() == 0
     for leave, code in (
         (lambda host: host.send(frames.STOP, frames.NOBODY, b""), 0),
         (HostProcess.hang_up, 1),

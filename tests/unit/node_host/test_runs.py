@@ -253,21 +253,20 @@ def test_the_store_asks_the_runner_in_batches(host: HostProcess) -> None:
     assert asked[-1]["value"] is None
 
 
-def test_a_run_is_traced_to_the_project_that_its_caller_names(own_host: Any) -> None:
+def test_a_run_is_traced_to_the_project_that_its_caller_names(host: HostProcess, own_host: Any) -> None:
     variables = {
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_API_KEY": "key",
         "LANGSMITH_ENDPOINT": "http://127.0.0.1:9",
     }
-    with own_host("traces", variables=variables) as host:
+    with own_host("traces", variables=variables) as tracing:
         for tracer, seen in (
             (None, [None, None]),
             ({"project_name": "theirs"}, ["theirs", None]),
             ({"project_name": None, "example_id": EXAMPLE}, [None, EXAMPLE]),
         ):
-            assert host.run("traces", {}, langsmith_tracer=tracer).values["log"] == [seen]
-    with own_host("traces") as host:
-        assert host.run("traces", {}, langsmith_tracer={"project_name": "theirs"}).values["log"] == []
+            assert tracing.run("traces", {}, langsmith_tracer=tracer).values["log"] == [seen]
+    assert host.run("traces", {}, langsmith_tracer={"project_name": "theirs"}).values["log"] == []
 
 
 def test_a_traced_run_reports_the_begin_and_end_of_its_nodes(host: HostProcess) -> None:
