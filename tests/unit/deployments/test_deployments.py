@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
 
 from shared.deployments import deployments, revisions, secrets, sources
 from shared.deployments.next_revision import Change
-from shared.errors import Conflict, Invalid, NotFound
+from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.removal import deletion
@@ -63,39 +63,6 @@ def purge() -> None:
                 return
 
 
-def test_a_name_is_resolved_within_its_organization(organization_id: UUID) -> None:
-    id = create(organization_id)
-
-    with connection() as conn:
-        found = deployments.resolve(conn, organization_id, "app")
-        assert found is not None
-        assert (found.id, found.pool, found.active_revision_id) == (id, "default", None)
-        assert deployments.resolve(conn, factories.organization(), "app") is None
-        assert deployments.resolve(conn, organization_id, "other") is None
-
-    agent = {"agent_id": "a", "environment": "production"}
-    create(organization_id, None, agent=agent)
-    create(organization_id, None, agent={**agent, "environment": "staging"})
-
-    with pytest.raises(Conflict):
-        create(organization_id, "another-name", agent=agent)
-
-
-def test_a_name_is_free_again_when_its_deployment_is_deleted(organization_id: UUID) -> None:
-    old = create(organization_id)
-    with pytest.raises(Conflict):
-        create(organization_id)
-    with connection() as conn:
-        deletion.delete(conn, organization_id, old)
-
-    new = create(organization_id)
-
-    with connection() as conn:
-        found = deployments.resolve(conn, organization_id, "app")
-    assert found is not None
-    assert found.id == new
-
-
 def test_what_is_not_named_carries_over_to_the_next_revision(organization_id: UUID, tmp_path: Path) -> None:
     id = create(organization_id, secrets=[{"name": "TOKEN", "value": "one"}])
     path = upload(id, tmp_path, b"first")
@@ -126,23 +93,6 @@ def test_secrets_are_a_revisions_own(organization_id: UUID, tmp_path: Path) -> N
     with connection() as conn:
         latest = deployments.get(conn, organization_id, id)["latest_revision_id"]
         assert secrets.secrets_of(conn, latest) == {"A": "2"}
-
-
-def test_another_deployments_upload_and_an_unknown_one_cannot_be_deployed(
-    organization_id: UUID, tmp_path: Path
-) -> None:
-    theirs = create(organization_id, "theirs")
-    mine = create(organization_id, "mine")
-    path = upload(theirs, tmp_path, b"x")
-
-    with pytest.raises(Invalid) as caught:
-        push(organization_id, mine, path)
-    assert caught.value.status == 400
-
-    id = create(organization_id)
-
-    with pytest.raises(Invalid):
-        push(organization_id, id, f"{id}/{uuid4().hex}.tar.gz")
 
 
 def test_a_deleted_deployment_stops_its_work(organization_id: UUID, tmp_path: Path) -> None:
@@ -198,13 +148,8 @@ def test_nothing_is_left_of_a_deleted_deployment(organization_id: UUID, tmp_path
         with pytest.raises(NotFound):
             deployments.get(conn, organization_id, gone.id)
         assert deployments.resolve(conn, organization_id, "kept") is not None
-    assert [count(table) for table in ("deployment", "revision", "thread", "run", "upload")] == [
-        1,
-        1,
-        1,
-        0,
-        0,
-    ]
+    tables = ("deployment", "revision", "thread", "run", "upload")
+    assert [count(table) for table in tables] == [1, 1, 1, 0, 0]
 
 
 def test_it_stays_while_one_of_its_runs_still_stops_but_not_for_ever(organization_id: UUID) -> None:
@@ -243,16 +188,6 @@ def later(table: str) -> None:
 def remove_unused() -> int:
     with connection() as conn:
         return sources.remove_unused_archives(conn)
-
-
-def test_an_archive_comes_back_as_it_was_put(organization_id: UUID, tmp_path: Path) -> None:
-    data = bytes(range(256)) * 10_000  # more than two chunks
-    upload(create(organization_id), tmp_path, data)
-
-    with connection() as conn:
-        assert b"".join(sources.archive_chunks(conn, hashlib.sha256(data).hexdigest())) == data
-        with pytest.raises(NotFound):
-            next(sources.archive_chunks(conn, "0" * 64))
 
 
 def test_an_archive_lives_as_long_as_something_refers_to_it(organization_id: UUID, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
@@ -11,7 +11,7 @@ from sqlalchemy import text
 from shared.deployments import deployments, revisions, secrets
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.revisions import Transition
-from shared.errors import Invalid, NotFound
+from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from tests.support import factories
@@ -72,53 +72,6 @@ def test_it_is_a_new_revision_with_everything_of_the_old_one(deployment: Deploym
     assert shown["active_revision_id"] == deployment.active_revision_id  # until it is healthy
 
 
-def test_it_uses_the_build_of_the_first_one_however_often(deployment: DeploymentRef) -> None:
-    first = old(deployment, **BUILT)
-    second, _ = redeploy(deployment, first)
-    third, _ = redeploy(deployment, second)
-
-    assert [row(deployment, id)["build_id"] for id in (first, second, third)] == [None, first, first]
-
-    theirs = factories.deployment("other", organization_id=deployment.organization_id).active_revision_id
-    assert theirs is not None
-    for revision_id in (theirs, uuid4()):
-        with pytest.raises(NotFound):
-            redeploy(deployment, revision_id)
-
-
-@pytest.mark.parametrize(
-    ("status", "artifact", "begins"),
-    [
-        (RevisionStatus.DEPLOYED, BUILT, "AWAITING_DEPLOY"),
-        (RevisionStatus.DEPLOY_FAILED, BUILT, "AWAITING_DEPLOY"),
-        (RevisionStatus.INTERRUPTED, BUILT, "AWAITING_DEPLOY"),
-        (RevisionStatus.INTERRUPTED, {}, "AWAITING_BUILD"),
-        (RevisionStatus.BUILD_FAILED, {}, "AWAITING_BUILD"),
-        (RevisionStatus.SKIPPED, {}, "AWAITING_BUILD"),
-    ],
-)
-def test_what_was_built_is_not_built_again(
-    deployment: DeploymentRef, status: RevisionStatus, artifact: dict[str, Any], begins: str
-) -> None:
-    again, _ = redeploy(deployment, old(deployment, status=status, **artifact))
-
-    assert row(deployment, again)["status"] == begins
-
-
-def test_it_is_queued_and_skips_others_like_any_revision(deployment: DeploymentRef) -> None:
-    first = old(deployment, **BUILT)
-    old(deployment, status=RevisionStatus.BUILDING)
-    queued = old(deployment, status=RevisionStatus.QUEUED)
-
-    again, moved = redeploy(deployment, first)
-
-    assert {move.revision_id: move.status for move in moved} == {queued: "SKIPPED", again: "QUEUED"}
-    with connection() as conn:
-        conn.execute(text("UPDATE revision SET status = 'BUILD_FAILED' WHERE status = 'BUILDING'"))
-        promoted = revisions.promote(conn, deployment.id)
-    assert [(move.revision_id, move.status) for move in promoted] == [(again, "AWAITING_DEPLOY")]
-
-
 def test_a_repository_that_was_never_read_is_read_now_and_one_without_source_refused(
     deployment: DeploymentRef,
 ) -> None:
@@ -147,19 +100,3 @@ def test_one_that_was_never_built_and_whose_archive_is_gone_is_refused(deploymen
 
     again, _ = redeploy(deployment, built)
     assert row(deployment, again)["status"] == "AWAITING_DEPLOY"
-
-
-@pytest.mark.parametrize(
-    "status", ["CREATING", "QUEUED", "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING"]
-)
-def test_what_has_not_ended_can_be_interrupted_and_what_serves_stays(
-    deployment: DeploymentRef, status: str
-) -> None:
-    going = old(deployment, status=status)
-
-    with connection() as conn:
-        moved = deployments.interrupt(conn, deployment.organization_id, deployment.id, going)
-        shown = deployments.get(conn, deployment.organization_id, deployment.id)
-
-    assert [(move.revision_id, move.status) for move in moved] == [(going, "INTERRUPTED")]
-    assert shown["active_revision_id"] == deployment.active_revision_id

@@ -1,4 +1,4 @@
-"""Revision states on a real database: who may change them, and the order in which revisions are built."""
+"""Revisions on a real database, beside the changes of status that `test_revision_states` makes at random."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 from shared.deployments import revisions
 from shared.deployments.revisions import ClaimedRevision, Transition
-from shared.errors import Fenced, NotFound
-from shared.eventlog.events import RESERVED
+from shared.errors import Fenced
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from tests.support import factories
@@ -55,12 +54,6 @@ def end(held: ClaimedRevision, status: RevisionStatus = RevisionStatus.DEPLOYED)
         return revisions.end(conn, held, status, None)
 
 
-def interrupt(deployment_id: UUID, id: UUID) -> list[Transition]:
-    with connection() as conn:
-        revisions.lock_deployment(conn, deployment_id)
-        return revisions.interrupt(conn, deployment_id, id, reason="stop")
-
-
 def expire() -> list[Transition]:
     with connection() as conn:
         return revisions.expire(conn)
@@ -97,60 +90,6 @@ def test_the_first_one_waits_for_a_builder_at_once_unless_it_is_built(deployment
     assert claimed(id).status == "DEPLOYING"
 
 
-def test_only_the_newest_of_those_that_wait_is_kept(deployment_id: UUID) -> None:
-    first, _ = new(deployment_id)
-    second, moved = new(deployment_id)
-    assert statuses(moved) == {second: "QUEUED"}
-    third, moved = new(deployment_id)
-
-    assert statuses(moved) == {second: "SKIPPED", third: "QUEUED"}
-    assert status(first) == "AWAITING_BUILD"
-
-
-@pytest.mark.parametrize("last", [RevisionStatus.DEPLOYED, RevisionStatus.BUILD_FAILED])
-def test_the_next_one_begins_when_one_ends(deployment_id: UUID, last: RevisionStatus) -> None:
-    first, _ = new(deployment_id)
-    second, _ = new(deployment_id)
-
-    moved = end(claimed(first), last)
-
-    assert statuses(moved) == {second: "AWAITING_BUILD"}
-    assert status(first) == last
-
-
-def test_numbers_rise_within_a_deployment(deployment_id: UUID) -> None:
-    ids = [new(deployment_id)[0] for _ in range(3)]
-
-    with connection() as conn:
-        listed = revisions.list_of(conn, deployment_id, statuses=[], limit=10, offset=0)
-    assert [row["id"] for row in listed] == ids[::-1]
-
-    other = factories.deployment("other", serving=False).id
-    new(deployment_id)
-
-    id, moved = new(other)
-
-    assert statuses(moved) == {id: "AWAITING_BUILD"}
-
-
-def test_a_revision_has_one_builder(deployment_id: UUID) -> None:
-    id, _ = new(deployment_id)
-
-    held = claimed(id, "one")
-
-    assert (held.status, held.attempt, held.owner) == ("BUILDING", 1, "one")
-    assert claim(id, "two") is None
-    assert expire() == []
-
-
-@pytest.mark.parametrize("ended", [RevisionStatus.DEPLOYED, RevisionStatus.BUILD_FAILED])
-def test_one_that_has_ended_is_not_built_again(deployment_id: UUID, ended: RevisionStatus) -> None:
-    id, _ = new(deployment_id)
-    end(claimed(id), ended)
-
-    assert claim(id) is None
-
-
 def test_one_without_source_still_queued_or_of_a_deleted_deployment_is_not_claimed(
     deployment_id: UUID,
 ) -> None:
@@ -169,33 +108,16 @@ def test_one_without_source_still_queued_or_of_a_deleted_deployment_is_not_claim
     assert claim(id) is None
 
 
-def test_each_attempt_has_event_numbers_nobody_has_seen(deployment_id: UUID) -> None:
-    id, moved = new(deployment_id)
-    first = claimed(id)
-    assert moved[0].seq <= first.floor
-
-    lose_lease(id)
-    (back,) = expire()
-    second = claimed(id)
-
-    assert back.seq > first.floor + RESERVED
-    assert second.floor > back.seq
-    assert moved[0].attempt < first.attempt * 2 < back.attempt < second.attempt * 2
-
-
 WRITES: dict[str, Callable[[Connection, ClaimedRevision], Any]] = {
-    "advance": lambda conn, held: revisions.advance(conn, held, RevisionStatus.DEPLOYING),
-    "keep": lambda conn, held: revisions.keep_artifact(
-        conn, held, requirements="", python_version="3.11", manifest={}
-    ),
     "keep user code": lambda conn, held: revisions.keep_user_code(conn, held, {"auth": None, "app": None}),
     "reserve": lambda conn, held: revisions.reserve(conn, held, 10_000),
-    "end": lambda conn, held: revisions.end(conn, held, RevisionStatus.DEPLOYED, None),
 }
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_builder_that_lost_its_claim_changes_nothing(deployment_id: UUID, write: str) -> None:
+def test_a_builder_that_lost_its_claim_changes_nothing_beside_its_status(
+    deployment_id: UUID, write: str
+) -> None:
     id, _ = new(deployment_id)
     zombie = claimed(id, "zombie")
     lose_lease(id)
@@ -273,34 +195,3 @@ def test_a_notification_nobody_answered_is_sent_again_but_not_at_once(deployment
     with connection() as conn:
         conn.execute(text("UPDATE revision SET notified_at = now() - interval '1 hour'"))
         assert revisions.due(conn) == []
-
-
-def test_an_interrupted_one_is_taken_from_its_builder_unless_it_has_ended(deployment_id: UUID) -> None:
-    id, _ = new(deployment_id)
-    next_id, _ = new(deployment_id)
-    held = claimed(id)
-
-    moved = interrupt(deployment_id, id)
-
-    assert statuses(moved) == {id: "INTERRUPTED", next_id: "AWAITING_BUILD"}
-    assert moved[0].is_end
-    assert moved[0].attempt > held.attempt * 2
-    with connection() as conn:
-        assert not revisions.renew(conn, held, lease_seconds=30)
-
-    another = factories.deployment("another", serving=False).id
-    id, _ = new(another)
-    end(claimed(id))
-
-    assert interrupt(another, id) == []
-    assert status(id) == "DEPLOYED"
-
-
-def test_a_revision_is_found_in_its_own_deployment_only(deployment_id: UUID) -> None:
-    id, _ = new(deployment_id)
-    other = factories.deployment("other", serving=False).id
-
-    with connection() as conn:
-        assert revisions.get(conn, deployment_id, id)["id"] == id
-        with pytest.raises(NotFound):
-            revisions.get(conn, other, id)

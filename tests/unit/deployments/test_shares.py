@@ -9,7 +9,7 @@ from shared.deployments import shares
 from shared.deployments.shares import Share
 
 OLD, NEW, NEWER = (UUID(int=number) for number in (1, 2, 3))
-THREADS = [uuid5(UUID(int=0), str(number)) for number in range(20_000)]
+THREADS = [uuid5(UUID(int=0), str(number)) for number in range(10_000)]
 
 
 def _revisions(*split: tuple[UUID, int]) -> list[UUID]:

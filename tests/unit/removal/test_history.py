@@ -185,16 +185,6 @@ def test_one_that_runs_were_created_for_stays_until_they_end(
     assert left(deployment) == {new}
 
 
-@pytest.mark.parametrize("status", [RevisionStatus.BUILDING, RevisionStatus.QUEUED])
-def test_one_on_its_way_stays(deployment: DeploymentRef, status: RevisionStatus) -> None:
-    (going,) = revisions(deployment, 1, status)
-    revisions(deployment, 3, RevisionStatus.SKIPPED)
-
-    remove_old(kept=1)
-
-    assert going in left(deployment)
-
-
 def test_what_served_a_moment_ago_stays(deployment: DeploymentRef) -> None:
     """A run that is being created may already refer to the previous revision."""
     (new,) = revisions(deployment, 1)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 import tests.support.factories as make
 from shared import assistants
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Conflict, NotFound, TooMany
+from shared.errors import Conflict, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
@@ -96,14 +96,6 @@ def test_of_many_runs_at_once_one_rejecting_wins_and_one_makes_the_thread(
     assert sum(run.starts_at_once for run in made) == 1
 
 
-def test_what_is_missing_or_too_much_is_refused(deployment: DeploymentRef, thread_id: UUID) -> None:
-    with pytest.raises(NotFound, match=r"Thread or assistant not found\."):
-        create(deployment, uuid4())
-    create(deployment, thread_id)
-    with pytest.raises(TooMany):
-        create(deployment, thread_id, max_pending=1)
-
-
 def at_once(deployment: DeploymentRef, thread_id: UUID | None, **asked: Any) -> Created:
     """Create a run outside a transaction, the way most runs are created."""
     asked = {"assistant_id": "agent", "if_not_exists": "create", **asked}
@@ -175,18 +167,6 @@ def test_an_assistant_that_is_gone_makes_no_more_runs(
         assert conn.execute(count, {"id": deployment.id}).scalar_one() == 1
 
 
-@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
-def test_a_displaced_running_run_keeps_its_owner(
-    deployment: DeploymentRef, thread_id: UUID, strategy: str
-) -> None:
-    old, waiting = (create(deployment, thread_id).run_id for _ in range(2))
-    claim(old, owner="w1")
-    made = create(deployment, thread_id, multitask_strategy=strategy)
-    told = {run.run_id: (run.owner, run.action, run.is_over) for run in made.displaced}
-    assert told == {old: ("w1", strategy, False), waiting: (None, strategy, True)}
-    assert all(str(made.run_id) in (run.reason or "") for run in made.displaced)
-
-
 def test_an_interrupted_pending_run_reserves_numbers_for_its_end_and_is_not_cancelled_again(
     deployment: DeploymentRef, thread_id: UUID
 ) -> None:
@@ -231,30 +211,6 @@ def test_deleting_an_ended_run_leaves_the_thread_as_it_is(deployment: Deployment
         assert (gone.owner, gone.is_over) == ("w1", True)
         assert not claims.reserve(conn, run_id, owner="w1", attempt=owned.attempt, upto=9999)
         assert records.get(conn, deployment.id, thread_id)["status"] == "idle"
-
-
-def test_deleting_a_thread_names_its_live_runs(deployment: DeploymentRef, thread_id: UUID) -> None:
-    make.run(deployment, thread_id, status=RunStatus.SUCCESS)
-    running, waiting = (create(deployment, thread_id).run_id for _ in range(2))
-    claim(running, owner="w1")
-    with connection() as conn:
-        gone = cancel.delete_thread(conn, deployment.id, thread_id)
-    assert [(run.run_id, run.owner, run.is_over) for run in gone] == [
-        (running, "w1", True),
-        (waiting, None, True),
-    ]
-
-
-def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thread_id: UUID) -> None:
-    run_id = create(deployment, thread_id).run_id
-    other = make.deployment("other")
-    with connection() as conn:
-        for call in (cancel.cancel_run, cancel.delete_run):
-            with pytest.raises(NotFound):
-                call(conn, other.id, thread_id, run_id)
-        with pytest.raises(NotFound):
-            read.get(conn, other.id, run_id)
-        assert read.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING
 
 
 @pytest.mark.parametrize(("until", "is_joined"), [("'1 minute'", True), ("'-1 second'", False)])

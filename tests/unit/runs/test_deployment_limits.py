@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
@@ -24,7 +23,6 @@ from tests.support.creating import insert_run
 from tests.support.waiting import wait_until
 
 TERMS = Terms("w", 30, 3600, "default")
-NONE = dict.fromkeys(limits.NAMES)
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +39,6 @@ def limited(number: int | None = 2, **columns: Any) -> DeploymentRef:
 def change(ref: DeploymentRef, **fields: Any) -> None:
     with connection() as conn:
         deployments.change(conn, ref.organization_id, ref.id, Change(**fields))
-
-
-def shown(ref: DeploymentRef) -> Mapping[str, Any]:
-    with connection() as conn:
-        return limits.RECORD.show(deployments.get(conn, ref.organization_id, ref.id))
 
 
 def waiting(ref: DeploymentRef, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
@@ -73,20 +66,6 @@ def finish(run: Claimed) -> None:
         conn.execute(
             text("UPDATE run SET status = 'success', ended_at = now() WHERE run_id = :id"), {"id": run.run_id}
         )
-
-
-def test_limits_are_set_kept_and_cleared() -> None:
-    ref = limited(None)
-    assert shown(ref) == NONE
-
-    change(ref, limits={"max_concurrent_runs": 5, "run_timeout_seconds": 0.5, "memory_mb": None})
-    assert shown(ref) == {**NONE, "max_concurrent_runs": 5, "run_timeout_seconds": 0.5}
-
-    change(ref, limits={"max_concurrent_runs": 0, "hosts_per_runner": 1})
-    assert shown(ref) == {**NONE, "run_timeout_seconds": 0.5, "hosts_per_runner": 1}
-
-    change(ref, display_name="as it is")
-    assert shown(ref)["hosts_per_runner"] == 1
 
 
 def test_a_limit_is_exact_under_many_claimers_and_the_oldest_runs_go_first() -> None:

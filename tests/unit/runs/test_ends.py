@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs.backlog import NextRun
-from shared.runs.cancel import cancel_run
-from shared.runs.finish import Finish, ended_before, finish_runs, roll_back
+from shared.runs.finish import Finish, ended_before, finish_runs
 from shared.threads import records
-from tests.support.owning import change, claim, claimed, finish, give_back, pending, row, store, thread_of
+from tests.support.owning import change, claim, claimed, finish, give_back, pending, row, thread_of
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -90,24 +88,3 @@ def test_an_end_whose_answer_was_lost_is_known_again(deployment: DeploymentRef) 
     with driver() as conn:
         found = ended_before(conn, [ended, running, gone, foreign], owner="a")
     assert found == {ended.run_id, gone.run_id}
-
-
-def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None:
-    first = claimed(deployment)
-    store(first, "0001")
-    interrupted = ThreadStatus.INTERRUPTED
-    finish(first, thread_status=interrupted, values='{"a":1}', state='{"next":["ask"]}')
-    run = claimed(deployment, first.thread_id)
-    store(run, "0002")
-    behind = pending(deployment, first.thread_id)
-    error = {"error": "UserRollback", "message": "rollback requested"}
-    with connection() as conn:
-        assert roll_back(conn, run, error=error) == NextRun(behind, "default")
-    assert thread_of(run)["status"] == "busy"
-
-    with connection() as conn:
-        cancel_run(conn, deployment.id, run.thread_id, behind)
-        left = conn.execute(text("SELECT checkpoint_id FROM checkpoint")).scalars().all()
-    assert left == ["0001"]
-    thread = thread_of(run)
-    assert (thread["status"], thread["values"]) == ("interrupted", {"a": 1})

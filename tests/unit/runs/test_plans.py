@@ -24,14 +24,14 @@ from tests.support.creating import insert_run
 
 pytestmark = pytest.mark.usefixtures("db")
 
-THREADS, STEPS = 20_000, 1_000
+THREADS, STEPS = 8_000, 500
 # Creation times are derived from run ids, and the ids below are random. This limit is older than any of them.
 LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 FILL = (
     """
     INSERT INTO thread (deployment_id, thread_id, metadata, updated_at)
-    SELECT :deployment_id, gen_random_uuid(), jsonb_build_object('user', n % 1000, 'tenant', n % 10),
+    SELECT :deployment_id, gen_random_uuid(), jsonb_build_object('user', n % 400, 'tenant', n % 10),
         now() - make_interval(secs => n)
     FROM generate_series(1, :threads) AS n
     """,
@@ -155,7 +155,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         assert (done.keys(), fenced) == (set(made), set())
 
     cases: dict[str, tuple[Work, int]] = {
-        "a search for one thread in 1,000": (
+        "a search for one thread in 400": (
             lambda conn: search_and_count(conn, metadata={"user": 7}),
             2 * 20,
         ),
@@ -250,7 +250,7 @@ WHERE run_id = ANY(ARRAY(SELECT run_id FROM run WHERE status = 'pending' AND dep
 
 def assert_claims_at_one_depth_do_not_read_what_waits_at_others() -> None:
     with connection() as conn:
-        for depth, number in ((1, 8_000), (2, 60), (3, 60)):
+        for depth, number in ((1, 6_000), (2, 60), (3, 60)):
             conn.execute(text(DEEPER), {"depth": depth, "number": number})
     refresh_statistics()
 

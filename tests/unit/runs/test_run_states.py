@@ -310,7 +310,7 @@ class Runs(RuleBasedStateMachine):
 
 
 Runs.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=20,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
