@@ -21,15 +21,14 @@ GRAPHS = (
     "writes_much", "floods", "grows", "sleeps", "sleeps_in_thread", "swallows", "says", "says_much", "leaves",
     "leaves_async", "dies", "patches", "blocks", "looks", "shows_context", "points", "sends", "meets",
     "functional", "invokes_inside", "invokes_blocking", "invokes_blocking_on_loop", "plain_factory",
-    "async_factory", "managed_factory", "managed_sync_factory", "callable_instance", "failing_factory",
-    "wrong_factory",
+    "managed_factory", "failing_factory", "wrong_factory",
 )  # fmt: skip
 CALLING = (
     "uses_tool", "uses_tool_inside", "meets", "consumes", "consumes_and_fails", "consumes_and_sleeps",
 )  # fmt: skip
 STREAMS = (
     "react", "layers", "asks", "asks_both", "asks_inside", "asks_much", "forgetful", "speaks_twice", "writes",
-    "writes_named", "writes_much", "gives", "pushes", "speaks_whole", "thinks", "breaks_off",
+    "writes_named", "writes_much", "gives", "pushes", "speaks_whole", "breaks_off",
     "fails_inside", "delegates", "waits", "censored", "without_censor", "numbers",
 )  # fmt: skip
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}

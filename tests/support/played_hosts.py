@@ -62,8 +62,8 @@ while True:
     for kind, id, body in decoder.feed(data):
         if kind == frames.STOP:
             sys.exit(0)
-        if kind == frames.CHECK and part in ("forgets", "has them all"):
-            say(frames.CHECKED, id, body if part == "has them all" else b"[]")
+        if kind == frames.CHECK and part == "forgets":
+            say(frames.CHECKED, id, b"[]")
         if kind == frames.PING and part not in ("silent", "deaf"):
             time.sleep(0.1 if part == "slow" else 0)
             condition = {"queued": 3, "starved": [run.hex() for run in runs], "damage": None}
@@ -119,7 +119,7 @@ while True:
             peer.sendall(frames.encode(frames.LOG, id, b'{"level": "INFO", "message": "x"}') * 60_000)
         elif part == "floods its output":
             subprocess.Popen(["yes"])
-        elif part not in ("pongs only", "forgets", "has them all"):
+        elif part not in ("pongs only", "forgets"):
             say(frames.EVENT, id, b"values\\n{}")
 """
 

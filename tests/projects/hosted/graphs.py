@@ -12,8 +12,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
@@ -195,8 +195,8 @@ writes_much = chain(write_much).compile()
 
 async def flood(state: State) -> State:
     writer = get_stream_writer()
-    for number in range(200_000):
-        writer({"number": number, "padding": "x" * 200})
+    for number in range(30_000):  # more than 60 MB
+        writer({"number": number, "padding": "x" * 2_000})
         await asyncio.sleep(0)
     return {}
 
@@ -460,13 +460,6 @@ def plain_factory() -> Any:
     return chain(one)
 
 
-async def async_factory(config: RunnableConfig) -> Any:
-    async def tell(state: State) -> State:
-        return {"log": [config["configurable"]["graph_id"]]}
-
-    return chain(tell).compile()
-
-
 entered: list[str] = []
 
 
@@ -475,19 +468,6 @@ async def managed_factory(config: dict[str, Any]) -> AsyncIterator[Any]:
     entered.append("in")
     yield chain(one).compile()
     entered.append("out")
-
-
-@contextmanager
-def managed_sync_factory(anything) -> Iterator[Any]:
-    yield chain(one).compile()
-
-
-class Factory:
-    def __call__(self, *, config: RunnableConfig) -> Any:
-        return chain(one)
-
-
-callable_instance = Factory()
 
 
 def failing_factory() -> Any:

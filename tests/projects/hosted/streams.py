@@ -228,17 +228,6 @@ async def speak_whole(state: Chat) -> Chat:
     return {"messages": [await model.ainvoke("?")]}
 
 
-async def think(state: Chat) -> Chat:
-    chunks = [
-        {"content": [{"type": "reasoning", "reasoning": "hm", "index": 0}]},
-        {"content": [{"type": "reasoning", "reasoning": "m", "index": 0}]},
-        {"content": [{"type": "text", "text": "so", "index": 1}]},
-        args(2, '{"broken', id="call-2", name="look_up"),
-        {"content": [{"type": "image", "url": "https://example.com/a.png", "index": 3}]},
-    ]
-    return {"messages": [await Scripted(chunks=chunks, id="thought").ainvoke("?")]}
-
-
 async def break_off(state: Chat) -> Chat:
     try:
         await Scripted(chunks=["half a "], fails=True).ainvoke("?")
@@ -250,7 +239,6 @@ async def break_off(state: Chat) -> Chat:
 gives = chain(give).compile()
 pushes = chain(push).compile()
 speaks_whole = chain(speak_whole).compile()
-thinks = chain(think).compile()
 breaks_off = chain(break_off).compile()
 
 

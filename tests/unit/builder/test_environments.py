@@ -141,6 +141,7 @@ def test_a_damaged_archive_is_not_unpacked(world: World) -> None:
 
 
 WHEEL = "iniconfig==2.1.0 --hash=sha256:9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760"
+WHERE = "import iniconfig; print(iniconfig.__file__)"
 # A build backend in the project that tries to modify the shared packages and reports the outcome.
 HARMFUL = """
 import base64, hashlib, os, pathlib, zipfile
@@ -192,40 +193,37 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
         argv = host_command.host_command(settings, plain, {}).argv
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
-    assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
+    assert said_by(plain, WHERE).strip() == str(module)
 
 
-def moved(world: World, change: Callable[[Environment], None] = lambda made: None) -> Environment:
-    """Create an environment, move the cache directory, and create the environment again."""
-    before = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
-    after = dataclasses.replace(before, cache_dir=world.tmp_path / "elsewhere")
+@greened
+def test_a_cache_that_has_moved_is_found_and_nothing_is_written_through_a_link_of_a_build_step(
+    world: World,
+) -> None:
+    settings = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
     revision_id, plan = uuid4(), planned(keep(FILES), WHEEL)
-    change(make(before, revision_id, plan))
-    before.cache_dir.rename(after.cache_dir)
-    return make(after, revision_id, plan)
 
+    def moved(name: str) -> Environment:
+        nonlocal settings
+        after = dataclasses.replace(settings, cache_dir=world.tmp_path / name)
+        settings.cache_dir.rename(after.cache_dir)
+        settings = after
+        return make(settings, revision_id, plan)
 
-@greened
-def test_a_cache_that_has_moved_is_found(world: World) -> None:
-    found = said_by(moved(world), "import iniconfig; print(iniconfig.__file__)")
+    make(settings, revision_id, plan)
+    made = moved("elsewhere")
 
-    assert Path(found).is_relative_to(world.tmp_path / "elsewhere")
+    assert Path(said_by(made, WHERE)).is_relative_to(world.tmp_path / "elsewhere")
 
-
-@greened
-def test_nothing_is_written_where_a_build_step_has_put_a_link(world: World) -> None:
     theirs = world.tmp_path / "theirs"
     theirs.mkdir()
-
-    def put_a_link(made: Environment) -> None:
-        site = made.workspace.env / "lib" / f"python{made.python_version}" / "site-packages"
-        site.rename(site.with_name("kept"))
-        site.symlink_to(theirs)
-
-    anew = moved(world, put_a_link)
+    site = made.workspace.env / "lib" / f"python{made.python_version}" / "site-packages"
+    site.rename(site.with_name("kept"))
+    site.symlink_to(theirs)
+    made = moved("again")
 
     assert list(theirs.iterdir()) == []
-    assert said_by(anew, "import iniconfig; print(1)").strip() == "1"
+    assert Path(said_by(made, WHERE)).is_relative_to(world.tmp_path / "again")
 
 
 class Index:
@@ -434,6 +432,8 @@ def test_what_was_settled_is_not_settled_again(world: World) -> None:
 
     def settled(inputs: str) -> str:
         asked.append(inputs)
+        if len(asked) > 2:
+            raise BuildFailed("requirements", "known")
         return WHEEL
 
     made = [make(settings, uuid4(), planned(digest, None), settled=settled) for _ in range(2)]
@@ -443,7 +443,8 @@ def test_what_was_settled_is_not_settled_again(world: World) -> None:
     other = keep({**FILES, "agent.py": "graph = 1\n", "requirements.txt": "iniconfig\n"})
     more = keep({**FILES, "requirements.txt": "iniconfig>=2\n"})
     for archive in (other, more):
-        make(settings, uuid4(), planned(archive, None), settled=settled)
+        with pytest.raises(BuildFailed, match="known"):
+            make(settings, uuid4(), planned(archive, None), settled=settled)
     assert asked[2] == asked[0], "code alone asks for nothing else"
     assert asked[3] != asked[0]
 

@@ -70,57 +70,41 @@ def packed(files: dict[str, str]) -> tuple[bytes, str]:
     return made.getvalue(), f"sha512-{base64.b64encode(digest).decode()}"
 
 
-@greened
-def test_versions_are_resolved_once_and_made_again_elsewhere(world: World) -> None:
-    settings, said = settings_for(world), list[str]()
-
-    made = make(settings, keep(FILES), said)
-
-    assert isinstance(made.requirements, Resolved)
-    assert made.requirements.lock is not None
-    assert json.loads(made.requirements.lock)["packages"]["greeting"]["version"] == "1.0.0"
-    assert (made.requirements.node, made.requirements.manager) == ("24.19.0", "npm")
-    again = make(settings, planned(keep(FILES), str(made.requirements)))
-    assert again.requirements == made.requirements
-    for each in (made, again):
-        assert hosted(settings, each, world)["graph"] == "hello agent 7 v24.19.0"
-    assert any(line.startswith("resolving versions with npm") for line in said)
-
-
-LOCKS = {
-    "yarn.lock": (
-        '# yarn lockfile v1\n\n\n"greeting@file:./greeting":\n  version "1.0.0"\n',
-        "yarn",
-    ),
-    "pnpm-lock.yaml": (
-        "lockfileVersion: '9.0'\n\nimporters:\n\n  .:\n    dependencies:\n      greeting:\n"
-        "        specifier: file:./greeting\n        version: file:greeting\n\npackages:\n\n"
-        "  greeting@file:greeting:\n    resolution: {directory: greeting, type: directory}\n\nsnapshots:\n\n"
-        "  greeting@file:greeting: {}\n",
-        "pnpm",
-    ),
+# Tests about other steps of a build need not resolve the versions first.
+LOCK = {
+    "": {"name": "app", "version": "1.0.0", "dependencies": PACKAGE["dependencies"]},
+    "greeting": {"version": "1.0.0", "hasInstallScript": True},
+    "node_modules/greeting": {"resolved": "greeting", "link": True},
+}
+LOCKED = {
+    **FILES,
+    "package-lock.json": json.dumps({"lockfileVersion": 3, "requires": True, "packages": LOCK}),
 }
 
 
 @greened
 def test_each_package_manager_installs_what_its_lock_file_lists(world: World) -> None:
     settings = settings_for(world)
-    for lock, declared, node in (
-        ("yarn.lock", "yarn@1.22.22", "22"),
-        ("pnpm-lock.yaml", "pnpm@9.1.0", "24"),
-        ("pnpm-lock.yaml", "pnpm@11.0.0", "24"),
+    yarn = '# yarn lockfile v1\n\n\n"greeting@file:./greeting":\n  version "1.0.0"\n'
+    pnpm = (
+        "lockfileVersion: '9.0'\n\nimporters:\n\n  .:\n    dependencies:\n      greeting:\n"
+        "        specifier: file:./greeting\n        version: file:greeting\n\npackages:\n\n"
+        "  greeting@file:greeting:\n    resolution: {directory: greeting, type: directory}\n\nsnapshots:\n\n"
+        "  greeting@file:greeting: {}\n"
+    )
+    for lock, content, declared, node in (
+        ("yarn.lock", yarn, "yarn@1.22.22", "22"),
+        ("pnpm-lock.yaml", pnpm, "pnpm@9.1.0", "24"),
     ):
-        content, manager = LOCKS[lock]
-        files = {
-            **FILES,
-            lock: content,
-            "package.json": json.dumps({**PACKAGE, "packageManager": declared}),
-            "langgraph.json": json.dumps({**CONFIG, "node_version": node}),
-        }
-        made = make(settings, keep(files))
+        package = json.dumps({**PACKAGE, "packageManager": declared})
+        config = json.dumps({**CONFIG, "node_version": node})
+        made = make(
+            settings, keep({**FILES, lock: content, "package.json": package, "langgraph.json": config})
+        )
         assert isinstance(made.requirements, Resolved)
+        manager, _, version = declared.partition("@")
         assert (made.requirements.manager, made.requirements.lock) == (manager, None)
-        assert made.requirements.manager_version.startswith(declared.split("@")[1].split(".")[0])
+        assert made.requirements.manager_version.startswith(version.split(".")[0])
         graph = hosted(settings, made, world)["graph"]
         assert graph.startswith(f"hello agent 7 v{node}."), (lock, declared)
 
@@ -144,11 +128,20 @@ def test_yarn_of_the_newer_line_and_pnpm_resolve_and_install_too(world: World) -
 
 
 @greened
-def test_a_host_runs_the_real_program_without_variables_that_change_node(world: World) -> None:
-    settings = settings_for(world)
-    made = make(
-        settings, keep({**FILES, "langgraph.json": json.dumps({**CONFIG, "env": {"NODE_PATH": "/x"}})})
-    )
+def test_versions_are_resolved_once_and_a_host_runs_the_real_program_without_variables_that_change_node(
+    world: World,
+) -> None:
+    settings, said = settings_for(world), list[str]()
+    source = keep({**FILES, "langgraph.json": json.dumps({**CONFIG, "env": {"NODE_PATH": "/x"}})})
+    first = make(settings, source, said)
+    assert isinstance(first.requirements, Resolved)
+    assert first.requirements.lock is not None
+    assert json.loads(first.requirements.lock)["packages"]["greeting"]["version"] == "1.0.0"
+    assert (first.requirements.node, first.requirements.manager) == ("24.19.0", "npm")
+    assert any(line.startswith("resolving versions with npm") for line in said)
+    made = make(settings, planned(source, str(first.requirements)))
+    assert made.requirements == first.requirements
+    assert hosted(settings, first, world)["graph"] == "hello agent 7 v24.19.0"
     variables = {
         "NODE_OPTIONS": "--require /x",
         "npm_config_registry": "http://x",
@@ -158,6 +151,7 @@ def test_a_host_runs_the_real_program_without_variables_that_change_node(world: 
 
     found = hosted(dataclasses.replace(settings, host_memory_mb=500), made, world, **variables)
 
+    assert found["graph"] == "hello agent 7 v24.19.0"
     assert found["arguments"] == [
         "--max-old-space-size=300",
         "--max-semi-space-size=16",
@@ -186,7 +180,7 @@ def test_a_host_runs_the_real_program_without_variables_that_change_node(world: 
 def test_a_project_that_cannot_be_prepared_is_loaded_with_tsx(world: World) -> None:
     settings, said = settings_for(world), list[str]()
 
-    broken = make(settings, keep({**FILES, "src/kind.ts": "export enum Kind {"}), said)
+    broken = make(settings, keep({**LOCKED, "src/kind.ts": "export enum Kind {"}), said)
 
     assert not modules.are_prepared(broken.workspace)
     assert any(line.startswith("the graphs are loaded with tsx: ") for line in said)
@@ -248,22 +242,22 @@ def test_what_fails_is_named_with_its_step(world: World) -> None:
     broken = {**GREETING, "scripts": {"postinstall": "echo no compiler >&2; exit 3"}}
     for files, commands, step, reason in (
         (
-            {"greeting/package.json": json.dumps(broken)},
+            {**LOCKED, "greeting/package.json": json.dumps(broken)},
             {},
             "install",
             "the install script of greeting failed: no compiler",
         ),
         (
-            {"yarn.lock": "# yarn lockfile v1\n"},
+            {**FILES, "yarn.lock": "# yarn lockfile v1\n"},
             {},
             "install",
             "yarn.lock does not fit package.json: run yarn install and commit it",
         ),
-        ({}, {"build": "npm run nothing"}, "build", 'Missing script: "nothing"'),
-        ({}, {"install": "npm ci && "}, "install", "install_command: a command is empty"),
+        (LOCKED, {"build": "npm run nothing"}, "build", 'Missing script: "nothing"'),
+        (LOCKED, {"install": "npm ci && "}, "install", "install_command: a command is empty"),
     ):
         with pytest.raises(BuildFailed) as caught:
-            make(settings, planned(keep({**FILES, **files}), commands=Commands(**commands)))
+            make(settings, planned(keep(files), commands=Commands(**commands)))
         found = (caught.value.step, caught.value.message)
         assert found == (step, reason), found
     python = {
@@ -305,11 +299,8 @@ def test_no_host_gets_a_folder_through_a_link_that_an_install_script_has_made(wo
             fs.symlinkSync("moved", "../../{name}");
         """
         scripts = {"scripts": {"postinstall": "node replace.js"}}
-        files = {
-            **FILES,
-            "greeting/package.json": json.dumps({**GREETING, **scripts}),
-            "greeting/replace.js": script,
-        }
+        package = json.dumps({**GREETING, **scripts})
+        files = {**LOCKED, "greeting/package.json": package, "greeting/replace.js": script}
         with pytest.raises(BuildFailed, match=f"^a build step has replaced the folder '{name}' by a link$"):
             make(settings, keep(files))
     assert not list(settings.data_dir.glob("revisions/*/whole"))
@@ -377,7 +368,7 @@ def test_node_of_the_machine_takes_the_place_of_the_wheel(world: World) -> None:
     shutil.copytree(wheel.prefix, prefix, symlinks=True)
     settings = dataclasses.replace(settings_for(world), node_directories=(str(prefix),))
 
-    made = make(settings, keep({**FILES, "src/kind.ts": "export enum Kind { First = 8 }\n"}))
+    made = make(settings, keep({**LOCKED, "src/kind.ts": "export enum Kind { First = 8 }\n"}))
 
     assert made.node is not None
     assert (made.node.program, made.node.version) == (prefix / "bin" / "node", wheel.version)
@@ -417,7 +408,7 @@ def test_types_are_added_to_schemas_of_names_or_a_line_to_the_log(world: World) 
     settings, said = settings_for(world), list[str]()
     graphs = {name: {"path": f"./src/agent.ts:{name}"} for name in ("graph", "make", "missing")}
     made = make(
-        settings, keep(FILES | {"src/agent.ts": TYPED, "langgraph.json": json.dumps({"graphs": graphs})})
+        settings, keep(LOCKED | {"src/agent.ts": TYPED, "langgraph.json": json.dumps({"graphs": graphs})})
     )
     messages = {"type": "array", "langgraph_type": "messages"}
 

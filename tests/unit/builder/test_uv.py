@@ -27,11 +27,7 @@ OUTSIDE = Path("/usr/bin/python3.11")
 INDEX = PipConfig("https://one/simple", ("https://two/simple", "https://three/simple"), ("https://four",))
 
 
-def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
-    assert toolchain.create_environment(ENV, OUTSIDE) == [
-        *(UV, "venv", "--quiet", "--python", "/usr/bin/python3.11", "--no-project", "/r/env")
-    ]
-
+def test_an_interpreter_is_found_by_its_version() -> None:
     listed = [
         {"implementation": "pypy", "version": "3.12.1", "path": "/a"},
         {"implementation": "cpython", "version": "3.1.2", "path": "/b"},
@@ -42,15 +38,8 @@ def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
     assert list(toolchain.pythons(b"[]", "3.12")) == []
 
 
-def test_requirements_are_resolved_for_the_interpreter_from_the_project_s_own_index() -> None:
-    argv = toolchain.resolve([Path("/r/a.in"), Path("/r/b.txt")], Path("/r/pylock.toml"), OUTSIDE, None)
-
-    assert argv[:3] == [UV, "pip", "compile"]
-    assert argv[argv.index("--python") + 1] == "/usr/bin/python3.11"
-    assert argv[argv.index("--output-file") + 1] == "/r/pylock.toml"
-    assert argv[argv.index("--format") + 1] == "pylock.toml"
-    assert argv[-2:] == ["/r/a.in", "/r/b.txt"]
-    assert "--index-url" not in argv
+def test_packages_come_from_the_project_s_own_index() -> None:
+    assert "--index-url" not in toolchain.resolve([], Path("/o"), OUTSIDE, None)
 
     wanted = [
         *("--index-url", "https://one/simple"),
@@ -68,17 +57,13 @@ def test_requirements_are_resolved_for_the_interpreter_from_the_project_s_own_in
 def test_wheels_are_installed_by_their_hashes_and_what_is_built_is_copied() -> None:
     argv = toolchain.install_wheels(Path("/r/out.txt"), PYTHON)
 
-    assert argv[:3] == [UV, "pip", "install"]
     assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
-    assert argv[argv.index("--requirement") + 1] == "/r/out.txt"
     assert argv[argv.index("--link-mode") + 1] == "hardlink"
-    assert argv[argv.index("--preview-features") + 1] == "pylock"
 
     argv = toolchain.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
 
     assert "--no-deps" in argv
     assert argv[argv.index("--link-mode") + 1] == "copy"
-    assert argv[-6:] == ["--requirement", "/r/b.txt", "--editable", "/r/p/a", "--editable", "/r/p/b"]
 
 
 def test_the_operator_s_index_of_pip_is_the_installer_s_unless_it_has_one() -> None:

@@ -200,20 +200,6 @@ def test_large_events_overflow_by_their_size(hub: Hub) -> None:
     assert reader.take(0) == ([], True)
 
 
-def test_a_lost_subscription_is_made_again(hub: Hub, written: Log) -> None:
-    reader = Follower(hub, written.id)
-    wait_until(lambda: reader.quiet)
-    written.append(1, 2, floor=0)
-    wait_until(lambda: len(reader.seen) == 2)
-    written.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-    written.append(3, 4)
-    wait_until(lambda: len(reader.seen) == 4)
-    wait_until(lambda: written.redis.pubsub_numsub(events.channel(written.id))[0][1] == 1)
-    written.append(5, final=True)
-
-    assert reader.finish() == [1, 2, 3, 4, 5]
-
-
 def test_history_that_expired_is_reported(hub: Hub, written: Log) -> None:
     written.append(1, 10, floor=0)
     written.redis.xtrim(events.log_key(written.id), minid="0-6", approximate=False)
@@ -337,24 +323,11 @@ def test_a_reader_waits_while_redis_is_away(hub: Hub, written: Log) -> None:
     wait_until(lambda: reader.is_done)
 
 
-def test_readers_lose_nothing_when_redis_loses_everything(hub: Hub, written: Log) -> None:
-    reader = Follower(hub, written.id)
-    wait_until(lambda: reader.quiet)
-    written.append(1, 5, floor=0)
-    wait_until(lambda: len(reader.seen) == 5)
-    written.redis.flushall()
-    assert written.append(6, 7) == LOST
-    assert written.append(1, 7, floor=0) == OK  # the owner's resend buffer
-    written.append(8, final=True)
-
-    assert reader.finish() == list(range(1, 9))
-
-
 def test_every_reader_gets_every_event_once_whatever_happens(hub: Hub, written: Log) -> None:
     """Connections are killed, Redis is flushed, and writers and readers restart at random."""
     dice = random.Random(4)
     readers = [Reconnecting(hub, written.id, random.Random(n)) for n in range(6)]
-    writer = FaultyWriter(written, dice, readers, total=25_000)
+    writer = FaultyWriter(written, dice, readers, total=8_000)
     writer.run()
 
     wait_until(lambda: all(reader.is_done for reader in readers), timeout=30)
@@ -488,13 +461,13 @@ def test_a_subscriber_that_redis_cuts_off_again_and_again_loses_nothing(hub: Hub
     try:
         reader = Follower(hub, written.id)
         wait_until(lambda: reader.quiet)
-        for first in range(1, 20_000, 1_000):
+        for first in range(1, 8_000, 1_000):
             written.append(first, first + 999, floor=0 if first == 1 else None)
-        written.append(20_001, final=True)
+        written.append(8_001, final=True)
         wait_until(lambda: reader.is_done, timeout=60)
     finally:
         written.redis.config_set("client-output-buffer-limit", limits["client-output-buffer-limit"])
-    assert reader.numbers == list(range(1, 20_002))
+    assert reader.numbers == list(range(1, 8_002))
 
 
 class Mute:

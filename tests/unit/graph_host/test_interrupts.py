@@ -33,17 +33,6 @@ def test_an_interrupt_is_the_last_of_the_values(host: HostProcess) -> None:
     assert run.outcome["interrupts"] == {state["tasks"][0]["id"]: [item]}
 
 
-def test_interrupts_of_one_step_share_one_event(host: HostProcess) -> None:
-    run = host.run("asks_twice", {"text": "a"}, stream_mode=["values", "updates"])
-
-    assert run.names == ["values", "updates", "updates", "values"]
-    final = run.named("values")[-1]
-    assert final["log"] == ["done"]
-    assert [item["value"] for item in final["__interrupt__"]] == [{"question": "a"}, "again"]
-    assert run.answer == final
-    assert len(run.outcome["interrupts"]) == 2
-
-
 def test_a_resumed_run_goes_on_from_its_interrupt_and_several_are_answered_by_id(
     thread: Checkpointed,
 ) -> None:
@@ -196,21 +185,6 @@ def test_an_attempt_after_a_crash_goes_on_from_the_newest_checkpoint(thread: Che
 
     assert run.values == {"text": "a", "log": ["one", "two"]}
     assert run.outcome["state"]["metadata"]["run_attempt"] == 2
-
-
-@pytest.mark.parametrize("graph_id", ["sleeps", "sleeps_in_thread", "swallows"])
-def test_a_cancelled_run_ends_at_its_last_checkpoint(host: HostProcess, graph_id: str) -> None:
-    run = host.start(graph_id, {"text": "a"}, stream_mode=["custom"])
-    host.read_until(lambda: "custom" in run.names)
-
-    host.cancel(run)
-    host.wait_done(run)
-
-    assert (run.outcome["status"], run.outcome["error"]) == ("cancelled", None)
-    assert run.outcome["thread_status"] == "interrupted"
-    assert run.answer == run.values == {"text": "a", "log": ["one"]}
-    assert run.names == ["custom"]
-    assert host.run("steps", {"text": "b"}).values["text"] == "b"
 
 
 def test_a_run_that_is_cancelled_before_its_first_step_ends_without_one(host: HostProcess) -> None:

@@ -156,8 +156,9 @@ def errors(run: Run) -> Any:
     return [events, run.outcome, run.answer, run.nodes]
 
 
-@pytest.mark.parametrize("graph_id", ["fails", "outer"])
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("graph_id", "how"), [*(("fails", how) for how in HOWS), ("outer", "plain"), ("outer", "group")]
+)
 def test_an_error_shows_no_secret_at_any_exit(secretive: HostProcess, graph_id: str, how: str) -> None:
     thread = Checkpointed(secretive)
 

@@ -51,17 +51,6 @@ def test_a_replay_goes_on_from_its_checkpoint(thread: Checkpointed) -> None:
     assert second["parent_checkpoint"]["checkpoint_id"] == old["checkpoint_id"]
 
 
-def test_a_fork_takes_new_input_at_its_checkpoint(thread: Checkpointed) -> None:
-    thread.run("steps", {"text": "a"})
-    thread.run("steps", {"text": "b"})
-    (old,) = [s for s in places(thread, "steps") if s["values"].get("text") == "a" and not s["next"]]
-
-    run = thread.run("steps", {"text": "c"}, config=at({"checkpoint_id": old["checkpoint_id"]}))
-
-    assert run.values == {"text": "c", "log": ["one", "two"] * 2}
-    assert thread.run("steps", {"text": "d"}).values["log"] == ["one", "two"] * 3
-
-
 def test_an_answered_interrupt_is_asked_again_in_a_replay(thread: Checkpointed) -> None:
     first = thread.run("asks", {"text": "a"})
     thread.run("asks", command={"resume": "yes"})
@@ -302,15 +291,6 @@ def test_the_graph_sees_its_project_and_nothing_of_ours(host: HostProcess) -> No
     assert set(environment) <= {"PATH", "LANGGRAPH_STRICT_MSGPACK", "LC_CTYPE"}
     assert (configurable["user_id"], configurable["thread_id"]) == ("u", run.thread_id)
     assert (topic, tags) == ("weather", ["t"])
-
-
-def test_commands_go_where_they_say(thread: Checkpointed) -> None:
-    thread.run("asks", {"text": "a"})
-
-    run = thread.run("asks", command={"update": [["text", "b"]], "goto": [{"node": "two", "input": {}}]})
-
-    assert run.answer["text"] == "b"
-    assert run.answer["log"] == ["one", "two"]
 
 
 @pytest.mark.parametrize("command", [{}, {"resume": None}, {"unknown": 1}])

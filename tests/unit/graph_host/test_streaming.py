@@ -15,37 +15,6 @@ from tests.support.transcripts import GRAPHS, MODES, STREAMED, recorded, streame
 from workers.graph_host.serialization import dumps, loads
 
 
-def without_ids(value: Any) -> Any:
-    """Return the value without the fields that differ between runs."""
-    if isinstance(value, dict):
-        return {k: without_ids(v) for k, v in value.items() if k not in ("id", "metadata", "triggers")}
-    return [without_ids(item) for item in value] if isinstance(value, list) else value
-
-
-def test_it_streams_values_and_updates(host: HostProcess) -> None:
-    run = host.run("steps", {"text": "a"}, stream_mode=["values", "updates"])
-
-    assert run.events == [
-        ("values", {"text": "a", "log": []}),
-        ("updates", {"one": {"log": ["one"]}}),
-        ("values", {"text": "a", "log": ["one"]}),
-        ("updates", {"two": {"log": ["two"]}}),
-        ("values", {"text": "a", "log": ["one", "two"]}),
-    ]
-    assert (run.outcome["status"], run.outcome["thread_status"], run.outcome["error"]) == (
-        "success",
-        "idle",
-        None,
-    )
-    assert run.values == run.answer == {"text": "a", "log": ["one", "two"]}
-    assert run.outcome["state"]["next"] == []
-
-    run = host.run("steps", {"text": "a"}, stream_mode=["updates"])
-
-    assert set(run.names) == {"updates"}
-    assert run.answer == run.values == {"text": "a", "log": ["one", "two"]}
-
-
 def reported(run: Run) -> list[tuple[str, bool, bool]]:
     """Return the node reports of a run as `(name, ended, failed)`."""
     assert [node["at"] for node in run.nodes] == sorted(node["at"] for node in run.nodes)
@@ -98,24 +67,6 @@ def test_who_waits_gets_what_the_output_schema_names(
 
     assert run.answer == (run.values if answer is None else answer)
     assert run.values["text"]
-
-
-def test_it_streams_custom_events_as_they_were_written_and_both_ends_of_a_task(host: HostProcess) -> None:
-    assert host.run("writes", {}, stream_mode=["custom"]).events == [("custom", {"n": 1}), ("custom", "text")]
-
-    run = host.run("fails", {"text": "a"}, stream_mode=["tasks"])
-
-    assert [without_ids(data) for data in run.named("tasks")] == [
-        {"name": "one", "input": {"text": "a", "log": []}},
-        {"name": "one", "error": None, "result": {"log": ["one"]}, "interrupts": []},
-        {"name": "boom", "input": {"text": "a", "log": ["one"]}},
-        {
-            "name": "boom",
-            "error": {"error": "ValueError", "message": "boom happened"},
-            "result": {},
-            "interrupts": [],
-        },
-    ]
 
 
 def test_it_streams_checkpoints_and_debug_with_the_address_of_a_subgraphs_own(host: HostProcess) -> None:
@@ -172,21 +123,6 @@ def test_it_streams_tokens_as_tuples(host: HostProcess) -> None:
     assert set(run.names) == {"messages"}
 
 
-def test_it_streams_tokens_as_the_text_so_far_and_whole_messages_as_complete(host: HostProcess) -> None:
-    run = host.run("speaks", {"messages": "hi"}, stream_mode=["messages"])
-
-    assert run.names == ["messages/metadata"] + ["messages/partial"] * 5
-    assert run.named("messages/metadata")[0]["answer"]["metadata"]["langgraph_node"] == "speak"
-    parts = [message for (message,) in run.named("messages/partial")]
-    assert [part["content"] for part in parts][:3] == ["hello", "hello ", "hello big"]
-    assert {part["type"] for part in parts} == {"ai"}
-
-    run = host.run("repeats", {"messages": "hi"}, stream_mode=["messages"])
-
-    assert run.names == ["messages/metadata", "messages/complete"]
-    assert run.named("messages/complete")[0][0]["content"] == "said before"
-
-
 def kinds_of(run: Run) -> list[str]:
     """Return the names of the run's events in order. An `events` event is shown with its kind and source."""
     return [f"{data['event']} {data['name']}" if name == "events" else name for name, data in run.events]
@@ -238,18 +174,6 @@ def test_a_run_has_the_name_of_its_graph(
 
     own = [event["name"] for event in run.named("events") if event["run_id"] == str(run.id)]
     assert own == [name] * 2
-
-
-def test_it_names_subgraphs_in_the_events(host: HostProcess) -> None:
-    run = host.run("deep", {"text": "a"}, stream_mode=["updates"], subgraphs=True)
-
-    assert [[part.partition(":")[0] for part in name.split("|")] for name in run.names] == [
-        ["updates", "outer", "inner"],
-        ["updates", "outer", "inner"],
-        ["updates", "outer"],
-        ["updates"],
-    ]
-    assert host.run("deep", {"text": "a"}, stream_mode=["updates"]).names == ["updates"]
 
 
 def test_an_event_that_is_too_large_is_replaced_and_a_state_fails_the_run(host: HostProcess) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -126,32 +125,6 @@ def test_a_connection_that_was_lost_meanwhile_loses_no_notification(redis: Redis
 
 
 QUEUE = broker.runs_queue("default")
-
-
-def test_it_says_what_celerys_own_says_under_an_id_of_its_own(redis: Redis, redis_url: str) -> None:
-    args = [[str(uuid4()), str(uuid4())]]
-    app = celery_app.configure(redis_url, app=Celery("producer"))
-    app.send_task(broker.EXECUTE_RUNS, args=args, queue=QUEUE)
-    (sent,) = redis.lrange(f"{CELERY_PREFIX}{QUEUE}", 0, -1)
-    celerys = json.loads(sent)
-    app.close()
-
-    ours = json.loads(broker.task_message(broker.EXECUTE_RUNS, QUEUE, args))
-
-    assert json.loads(b64decode(ours.pop("body"))) == json.loads(b64decode(celerys.pop("body")))
-    for part, differing in (
-        ("headers", {"id", "root_id", "origin", "ignore_result"}),
-        ("properties", {"correlation_id", "reply_to", "delivery_tag"}),
-    ):
-        assert ours[part].keys() == celerys[part].keys()
-        for name in differing:
-            del ours[part][name], celerys[part][name]
-    assert ours == celerys
-
-    first, second = (json.loads(broker.task_message(broker.EXECUTE_RUNS, QUEUE, [["x"]])) for _ in range(2))
-
-    assert first["headers"]["id"] != second["headers"]["id"]
-    assert first["properties"]["delivery_tag"] != second["properties"]["delivery_tag"]
 
 
 STOCK = """

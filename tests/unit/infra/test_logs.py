@@ -76,12 +76,14 @@ def test_a_greenlet_that_fails_is_logged_as_all_else(output: io.StringIO) -> Non
     assert "ValueError: invalid literal" in line["trace"]
 
 
-LINES = outlet.MOST_WAITING + 7_000  # more than the pipe and the queue hold
+WAITING = 1_000  # lines that the queue holds
+LINES = WAITING + 1_000  # more than the pipe and the queue hold
 
 
 @pytest.fixture
-def unread() -> Iterator[tuple[logging.Logger, int]]:
+def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[logging.Logger, int]]:
     """A logger that writes to a pipe, and the pipe's unread other end."""
+    monkeypatch.setattr(outlet, "MOST_WAITING", WAITING)
     theirs, ours = os.pipe()
     with open(ours, "w") as stream:
         handler = logs.Handler(stream)
@@ -102,9 +104,9 @@ def read_until(descriptor: int, last: str) -> list[str]:
 
 def test_lines_keep_their_order_and_none_is_lost(unread: tuple[logging.Logger, int]) -> None:
     logger, pipe = unread
-    for number in range(outlet.MOST_WAITING):
+    for number in range(WAITING):
         logger.info("%d", number)
-    expected = [str(number) for number in range(outlet.MOST_WAITING)]
+    expected = [str(number) for number in range(WAITING)]
     assert read_until(pipe, expected[-1]) == expected
 
 
@@ -133,8 +135,9 @@ PATCHED = """
 from gevent import monkey
 monkey.patch_all()
 import logging, os, sys
-from shared.infra import logs
+from shared.infra import logs, outlet
 from shared.settings import Settings
+outlet.MOST_WAITING = {waiting}
 logs.configure(Settings())
 for number in range({lines}):
     logging.getLogger("x").info("%d %s", number, "x" * 200)
@@ -147,7 +150,7 @@ print(os.wait()[1])
 
 
 def test_so_does_one_under_gevent_and_after_a_fork() -> None:
-    command = [sys.executable, "-c", PATCHED.format(lines=LINES)]
+    command = [sys.executable, "-c", PATCHED.format(lines=LINES, waiting=WAITING)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.read() == "0\n", "with its other pipe full; it ends although that is never read"

@@ -222,15 +222,6 @@ def test_forks_of_one_checkpoint_keep_their_values(thread: Checkpointed) -> None
         assert thread.run("steps", None, config=fork).values["text"] == text
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_each_durability_keeps_the_last_state(thread: Checkpointed, durability: str) -> None:
-    thread.run("steps", TEXT, durability=durability)
-    run = thread.run("steps", {"text": "b"}, durability=durability)
-
-    assert run.values["log"] == ["one", "two", "three"] * 2
-    assert thread.query("state", "steps")["values"] == run.values
-
-
 def test_state_history_and_updates_of_a_thread(thread: Checkpointed) -> None:
     thread.run("steps", TEXT, interrupt_before=["two"])
 

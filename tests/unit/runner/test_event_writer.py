@@ -296,18 +296,6 @@ def test_a_zombie_is_fenced_and_the_others_go_on(redis: Redis, writer: Writer) -
     assert seen(redis, zombie) == [501]
 
 
-def test_redis_may_forget_everything_in_mid_run(redis: Redis, writer: Writer) -> None:
-    owner = Owner(writer)
-    owner.add(700)
-    until(lambda: len(seen(redis, owner)) == 700)
-    redis.flushall()
-    owner.add(1)
-    owner.log.end(END)
-
-    until(owner.log.flushed.is_set)
-    assert seen(redis, owner) == list(range(1, 703))
-
-
 class Unsteady(SenderConnection):
     """A connection that sometimes loses the answer after Redis has executed the commands."""
 

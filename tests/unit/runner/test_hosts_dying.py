@@ -221,31 +221,6 @@ def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
 
 
 @greened
-def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
-    with constants(host_health, QUIET_SECONDS=0.1, LONG_QUIET_SECONDS=0.1), stage(world) as s:
-        s.part = "has them all"
-        host = s.acquire()
-        occupant = Occupant().enter(host)
-        sent = frames_to(host)
-        until(lambda: sent.count(frames.CHECK) >= 3)
-
-        assert host.is_healthy
-        assert not occupant.deaths
-
-
-@greened
-def test_a_run_that_sends_something_costs_no_check(world: World) -> None:
-    with constants(host_health, QUIET_SECONDS=0.2), stage(world) as s:
-        host = s.acquire()
-        sent = frames_to(host)
-        occupant = Occupant().enter(host)
-        until(lambda: sent.count(frames.PING) >= 10)
-
-        assert occupant.frames
-        assert frames.CHECK not in sent
-
-
-@greened
 def test_the_report_of_an_exhausted_heap_is_the_reason_and_no_output(world: World) -> None:
     for part, reason in (
         ("exhausts its heap", "used more than 77 MiB for JavaScript objects"),

@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 
 
 class Service(ThreadingHTTPServer):
-    """Echoes each request. GET /…/large returns 16 MiB, GET /…/endless an endless body."""
+    """Echoes each request. GET /…/large returns 4 MiB, GET /…/endless an endless body."""
 
     daemon_threads = True
 
@@ -45,7 +45,7 @@ class Answer(BaseHTTPRequestHandler):
         if self.path.endswith("/endless"):
             self._pour()
             return
-        self._answer(b"x" * 16 * MIB if self.path.endswith("/large") else b"found")
+        self._answer(b"x" * 4 * MIB if self.path.endswith("/large") else b"found")
 
     def do_POST(self) -> None:
         size = 0
@@ -127,11 +127,11 @@ def test_a_request_comes_to_its_deployment_with_a_token_for_its_user(world: Worl
 @greened
 def test_large_bodies_pass_both_ways(world: World) -> None:
     with served(world) as (s, service, _):
-        made = ask(s, "/runs", "POST", parts=256, headers=[["content-length", "3"]])
+        made = ask(s, "/runs", "POST", parts=64, headers=[["content-length", "3"]])
         found = ask(s, "/large")
 
-        assert (made["start"], service.seen[0]["bytes"]) == ("made", 16 * MIB)
-        assert (found["bytes"], found["end"]) == (16 * MIB, "")
+        assert (made["start"], service.seen[0]["bytes"]) == ("made", 4 * MIB)
+        assert (found["bytes"], found["end"]) == (4 * MIB, "")
 
 
 @greened

@@ -38,7 +38,7 @@ def test_both_sides_call_the_parts_by_the_same_names() -> None:
 @within(scene)
 def test_a_large_body_goes_up_and_comes_down_whole(s: Scene) -> None:
     with s.open("echo") as exchange:
-        sent = b"".join(bytes([number % 251]) * PIECE for number in range(16 * MIB // PIECE))
+        sent = b"".join(bytes([number % 251]) * PIECE for number in range(4 * MIB // PIECE))
 
         def upload() -> None:
             for at in range(0, len(sent), PIECE):
