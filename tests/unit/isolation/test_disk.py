@@ -67,28 +67,28 @@ def closed(folder: Path) -> None:
 
 
 def empty_files(folder: Path) -> None:
-    for number in range(800):
+    for number in range(600):
         (folder / str(number)).touch()
 
 
 def empty_folders(folder: Path) -> None:
-    for number in range(800):
+    for number in range(600):
         (folder / str(number)).mkdir()
 
 
 def links_to_nothing(folder: Path) -> None:
-    for number in range(800):
+    for number in range(600):
         (folder / str(number)).symlink_to("nothing")
 
 
 def sockets(folder: Path) -> None:
-    for number in range(800):
+    for number in range(600):
         os.mkfifo(folder / str(number))
 
 
 def many_names(folder: Path) -> None:
     (folder / "file").touch()
-    for number in range(800):
+    for number in range(600):
         os.link(folder / "file", folder / str(number))
 
 
@@ -96,7 +96,7 @@ def deep(folder: Path) -> None:
     """Nest folders deeper than the longest path and than Python's own functions can handle."""
     before = os.open(".", os.O_RDONLY)
     os.chdir(folder)
-    for _ in range(3000):
+    for _ in range(1200):
         os.mkdir("folder")
         os.chdir("folder")
     os.fchdir(before)
