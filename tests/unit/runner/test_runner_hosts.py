@@ -14,6 +14,7 @@ import gevent
 import orjson
 from sqlalchemy import text
 
+from shared.deployments import limits
 from shared.infra import redis
 from shared.infra.postgres import connection
 from tests.support.greened import constants, within
@@ -111,46 +112,35 @@ def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(b: Bench) -> None
         b.wait(first)
 
 
-@within(bench, max_hosts=1)
-def test_a_run_that_waits_for_a_host_can_be_cancelled(b: Bench) -> None:
-    with full(b):
+@within(bench, max_hosts=1, drain_seconds=0.1, lease_seconds=2.0)
+def test_a_run_that_waits_for_a_host_is_cancelled_fenced_handed_over_or_out_of_time(b: Bench) -> None:
+    def waiting() -> UUID:
         run_id = b.start("echo")
         until(lambda: b.status(run_id) == "running")
-        b.cancel(run_id, "interrupt")
-        b.wait(run_id)
+        return run_id
 
-        assert b.status(run_id) == "interrupted"
-
-
-@within(bench, max_hosts=1, run_timeout_seconds=0.5)
-def test_a_run_that_waits_for_a_host_times_out(b: Bench) -> None:
     with full(b):
-        run_id = b.start("echo")
-        b.wait(run_id)
+        cancelled = waiting()
+        b.cancel(cancelled, "interrupt")
+        b.wait(cancelled)
+        assert b.status(cancelled) == "interrupted"
 
-        assert b.status(run_id) == "timeout"
-
-
-@within(bench, max_hosts=1, drain_seconds=0.1)
-def test_a_run_that_waits_for_a_host_is_handed_over(b: Bench) -> None:
-    with full(b):
-        run_id = b.start("echo")
-        until(lambda: b.status(run_id) == "running")
-        b.runner.drain()
-        until(lambda: b.status(run_id) == "pending")
-
-
-@within(bench, max_hosts=1, lease_seconds=2.0)
-def test_a_run_that_waits_for_a_host_is_fenced(b: Bench) -> None:
-    with full(b):
-        run_id = b.start("echo")
-        until(lambda: b.status(run_id) == "running")
+        lost = waiting()
         with connection() as conn:
             conn.execute(
-                text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
-                {"id": run_id},
+                text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"), {"id": lost}
             )
         until(lambda: not b.runner.executions)
+
+        handed_over = waiting()
+        with connection() as conn:
+            limits.change(conn, b.deployment.id, {"run_timeout_seconds": 0.5})
+        late = b.start("echo")
+        b.wait(late)
+        assert b.status(late) == "timeout"
+
+        b.runner.drain()
+        until(lambda: b.status(handed_over) == "pending")
 
 
 @contextmanager

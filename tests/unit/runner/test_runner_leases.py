@@ -100,22 +100,14 @@ def test_a_draining_runner_executes_the_nested_runs_that_its_runs_may_wait_for(b
 
 
 @within(bench, drain_seconds=0.0)
-def test_a_runner_whose_time_to_drain_is_over_claims_no_nested_runs(b: Bench) -> None:
+def test_a_runner_whose_time_to_drain_is_over_claims_no_runs(b: Bench) -> None:
     caller = b.start("sleeps", stream_mode=["custom"])
     b.wait_for_event(caller, b"asleep")
     b.runner.drain()
-    nested = b.create("echo", depth=1)
-    b.runner.claim_nested()
-    assert b.status(nested) == "pending"
-
-
-@within(bench)
-def test_a_draining_runner_takes_nothing(b: Bench) -> None:
-    b.runner.drain()
-    run_id = b.create("echo")
+    run_id, nested = b.create("echo"), b.create("echo", depth=1)
     b.runner.notify([run_id])
-
-    assert b.status(run_id) == "pending"
+    b.runner.claim_nested()
+    assert (b.status(run_id), b.status(nested)) == ("pending", "pending")
 
 
 @within(bench)
