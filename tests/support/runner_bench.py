@@ -137,6 +137,12 @@ class Bench:
         gevent.spawn(self.runner.notify, [run_id])
         return run_id
 
+    def start_asleep(self, input: Any = None, **fields: Any) -> UUID:
+        """Start a run, and return once its node sleeps."""
+        run_id = self.start("sleeps", input, stream_mode=["custom"], **fields)
+        self.wait_for_event(run_id, b"asleep")
+        return run_id
+
     def row(self, run_id: UUID) -> dict[str, Any]:
         """Return the run's row, or an empty dict if the run is deleted."""
         with connection() as conn:

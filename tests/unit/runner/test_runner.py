@@ -206,8 +206,7 @@ def test_events_wait_while_redis_has_forgotten_them(b: Bench) -> None:
 
 @within(bench, lease_seconds=3.0)
 def test_a_cancel_whose_notification_was_lost_is_seen_at_the_next_renewal(b: Bench) -> None:
-    run_id = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep()
     b.cancel(run_id, "interrupt", tell=False)
     b.wait(run_id)
 
@@ -220,8 +219,7 @@ def test_a_cancel_whose_notification_was_lost_is_seen_at_the_next_renewal(b: Ben
 def test_a_run_rolled_back_leaves_the_thread_as_it_was(b: Bench) -> None:
     thread_id = uuid4()
     b.wait(b.start("echo", {"text": "kept"}, thread=thread_id))
-    run_id = b.start("sleeps", stream_mode=["custom"], thread=thread_id)
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep(thread=thread_id)
     b.cancel(run_id, "rollback")
     found = b.wait(run_id)
 

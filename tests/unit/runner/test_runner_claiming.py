@@ -146,8 +146,7 @@ def test_runs_of_each_depth_have_slots_of_their_own(b: Bench) -> None:
 
 @within(bench, runner_slots=1)
 def test_a_nested_run_of_which_no_notification_comes_is_claimed_by_a_full_runner(b: Bench) -> None:
-    first = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(first, b"asleep")
+    first = b.start_asleep()
     b.wait(b.create("echo", depth=1))
 
     assert b.status(first) == "running"
@@ -157,8 +156,7 @@ def test_a_nested_run_of_which_no_notification_comes_is_claimed_by_a_full_runner
 def test_nested_runs_of_a_limited_deployment_do_not_wait_for_those_that_call_them(b: Bench) -> None:
     with connection() as conn:
         limits.change(conn, b.deployment.id, {"max_concurrent_runs": 1})
-    first = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(first, b"asleep")
+    first = b.start_asleep()
     nested = [b.start("echo", depth=1) for _ in range(3)]
     for run_id in nested:
         b.wait(run_id)

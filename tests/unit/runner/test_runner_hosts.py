@@ -189,8 +189,7 @@ def full(b: Bench) -> Iterator[None]:
 
 @within(bench, lease_seconds=30.0)
 def test_a_run_cancelled_while_its_host_dies_ends(b: Bench) -> None:
-    run_id = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep()
     b.cancel(run_id, "interrupt", tell=False)
     os.kill(b.hosts()[0], signal.SIGKILL)
     b.wait(run_id)

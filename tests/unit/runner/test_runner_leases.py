@@ -84,8 +84,7 @@ def test_a_draining_runner_waits_no_longer_than_its_limit(b: Bench) -> None:
 
 @within(bench, drain_seconds=60.0)
 def test_a_draining_runner_executes_the_nested_runs_that_its_runs_may_wait_for(b: Bench) -> None:
-    caller = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(caller, b"asleep")
+    caller = b.start_asleep()
     b.runner.drain()
     ids = [b.create("echo", depth=depth) for depth in (0, 2, 1)]
     b.wait(ids[2])
@@ -101,8 +100,7 @@ def test_a_draining_runner_executes_the_nested_runs_that_its_runs_may_wait_for(b
 
 @within(bench, drain_seconds=0.0)
 def test_a_runner_whose_time_to_drain_is_over_claims_no_runs(b: Bench) -> None:
-    caller = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(caller, b"asleep")
+    b.start_asleep()
     b.runner.drain()
     run_id, nested = b.create("echo"), b.create("echo", depth=1)
     b.runner.notify([run_id])
@@ -114,8 +112,7 @@ def test_a_runner_whose_time_to_drain_is_over_claims_no_runs(b: Bench) -> None:
 def test_a_runner_that_an_operator_drained_finishes_what_it_has_and_takes_nothing_until_resumed(
     b: Bench,
 ) -> None:
-    running = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(running, b"asleep")
+    running = b.start_asleep()
     b.runner.set_drained(True)
     waiting, nested = b.create("echo"), b.create("echo", depth=1)
     b.runner.notify([waiting])
@@ -132,8 +129,7 @@ def test_a_runner_that_an_operator_drained_finishes_what_it_has_and_takes_nothin
 
 @within(bench)
 def test_a_runner_that_closes_gives_its_runs_back(b: Bench) -> None:
-    run_id = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep()
     b.runner.close()
 
     assert b.status(run_id) == "pending"
@@ -142,8 +138,7 @@ def test_a_runner_that_closes_gives_its_runs_back(b: Bench) -> None:
 @within(bench, lease_seconds=2.0)
 def test_a_zombie_stops_and_writes_nothing(b: Bench) -> None:
     with logged_by("workers.runner.execution") as records:
-        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
-        b.wait_for_event(run_id, b"asleep")
+        run_id = b.start_asleep({"seconds": 60})
         with connection() as conn:  # upkeep meanwhile gave it to another runner
             conn.execute(
                 text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
@@ -160,8 +155,7 @@ def test_a_zombie_stops_and_writes_nothing(b: Bench) -> None:
 def test_a_run_deleted_under_its_runner_stops_and_nothing_is_wrong(b: Bench) -> None:
     with logged_by("workers.runner.execution") as records:
         for is_hinted in (True, False):
-            run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
-            b.wait_for_event(run_id, b"asleep")
+            run_id = b.start_asleep({"seconds": 60})
             with connection() as conn:
                 stopped = cancel.delete_thread(conn, b.deployment.id, b.thread(run_id)["thread_id"])
             if is_hinted:
@@ -177,8 +171,7 @@ def test_a_run_deleted_under_its_runner_stops_and_nothing_is_wrong(b: Bench) -> 
 @within(bench, lease_seconds=4.0)
 def test_a_lease_that_cannot_be_renewed_is_given_up(b: Bench) -> None:
     b.runner._loops[0].kill()  # simulates a renewal that hangs
-    run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep({"seconds": 60})
 
     until(lambda: not b.runner.executions)
     assert b.status(run_id) == "running"  # left for upkeep to take over
@@ -228,8 +221,7 @@ def test_a_run_whose_claim_got_no_answer_does_not_wait_for_its_lease(b: Bench) -
 
 @within(bench)
 def test_runs_that_are_executed_are_not_taken_for_such(b: Bench) -> None:
-    run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep({"seconds": 60})
     with connection() as conn:
         conn.execute(text("UPDATE run SET updated_at = now() - interval '1 minute'"))
     with pytest.MonkeyPatch.context() as patch:
@@ -316,8 +308,7 @@ def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards
 def test_a_runner_says_whether_it_has_unsent_events_of_a_run(b: Bench) -> None:
     owner = b.settings.worker
     until(lambda: redis.broker().pubsub_numsub(redis.control_channel(owner))[0][1])
-    run_id = b.start("sleeps", stream_mode=["custom"])
-    b.wait_for_event(run_id, b"asleep")
+    run_id = b.start_asleep()
     assert end_event.may_have_unsent(owner, run_id)
 
     b.cancel(run_id, "interrupt")
