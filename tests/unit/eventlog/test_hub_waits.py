@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -98,18 +97,3 @@ def test_it_ends_with_the_hub(reader: Reader, ready: Ready, hub: Hub) -> None:
     hub.close()
     taking.join(20)
     assert isinstance(taking.taken, Stopping)
-
-
-def test_a_short_wait_ends_by_itself(reader: Reader, ready: Ready) -> None:
-    assert reader.take(0.01) == ([], False)
-    assert ready.timeouts == [pytest.approx(0.01, abs=0.01)]
-
-
-def test_a_reader_that_no_hub_looks_after_has_its_own_timer(ready: Ready, hub: Hub) -> None:
-    reader = Reader(b"channel", before_creation=True)
-    reader._ready = ready
-    assert reader.take(0.2) == ([], False)
-    assert None not in ready.timeouts
-
-    with hub.reader(uuid4()) as confirmed:
-        assert confirmed.is_swept

@@ -111,18 +111,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
         yield url, int(file.read_text().split()[0])
 
 
+def output(program: str, url: str, *arguments: str) -> str:
+    """Return the output of a program that connects to the database."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env={**os.environ, "DATABASE_URL": url}, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def said(server: tuple[str, int], program: str) -> Any:
     url, pid = server
-    done = subprocess.run(
-        [sys.executable, "-c", BEGINNING + program, str(pid)],
-        env={**os.environ, "DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(output(BEGINNING + program, url, str(pid)))
 
 
 def test_statements_and_new_connections_fail_while_the_server_hangs(server: tuple[str, int]) -> None:
@@ -188,18 +189,7 @@ print(json.dumps(said))
 
 
 def test_greenlets_wait_for_the_database_beside_each_other(database: str) -> None:
-    env = {**os.environ, "DATABASE_URL": database}
-    done = subprocess.run(
-        [sys.executable, "-c", BESIDE_EACH_OTHER],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = json.loads(output(BESIDE_EACH_OTHER, database))
     assert sorted(map(tuple, said)) == [
         ("after", 3), ("fails", 0), ("gives up", 0), ("large", 60_000_000), ("quick", 2), ("waits", 1),
     ]  # fmt: skip
@@ -220,8 +210,4 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    env = {**os.environ, "DATABASE_URL": database}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout == "psycopg was imported before gevent patched this process\n", done.stderr
+    assert output(program, database) == "psycopg was imported before gevent patched this process\n"
