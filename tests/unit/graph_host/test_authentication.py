@@ -324,8 +324,6 @@ def test_a_function_that_does_not_return_fails(monkeypatch: pytest.MonkeyPatch, 
             "from langgraph_sdk import Auth\nauth = Auth()\n",
             "no function is registered with @auth.authenticate",
         ),
-        ("other = 1\n", "has no 'auth'"),
-        ("1 / 0\n", "ZeroDivisionError"),
         (
             "from langgraph_sdk import Auth\nauth = Auth()\n@auth.authenticate\nasync def who(token): ...\n",
             "has the unknown parameter 'token', which needs a default",

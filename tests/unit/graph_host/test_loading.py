@@ -33,12 +33,8 @@ def test_a_factory_that_fails_fails_the_run(host: HostProcess, graph_id: str, er
         ("./broken.py:graph", "ZeroDivisionError"),
         ("./exits.py:graph", "SystemExit"),
         ("./syntax.py:graph", "SyntaxError"),
-        (
-            "./relative.py:graph",
-            'Import by name\n("from helper import f" instead of "from .helper import f")',
-        ),
+        ("by_name:graph", 'Import by name\n("from helper import f" instead of "from .helper import f")'),
         ("./relative.py:graph", 'relative.py", line 2'),
-        ("by_name:graph", 'relative.py", line 2'),
         ("./unconnected.py:graph", "./unconnected.py:graph does not compile"),
         (
             "./needs_package.py:graph",

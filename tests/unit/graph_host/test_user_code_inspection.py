@@ -94,16 +94,8 @@ def test_a_project_with_graphs_only_has_neither() -> None:
         assert host.ready["user_code"] == {"auth": None, "app": None}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("app = 7\n", "is no ASGI app"),
-        ("def app(): ...\n", "is no ASGI app"),
-        ("import starlette.none\n", "ModuleNotFoundError"),
-        ("other = 1\n", "has no 'app'"),
-    ],
-)
-def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.parametrize("text", ["app = 7\n", "def app(): ...\n"])
+def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: str) -> None:
     (tmp_path / "graph.py").write_text(SMALLEST)
     (tmp_path / "site.py").write_text(text)
 
@@ -111,7 +103,7 @@ def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, t
         error = host.ready["error"]
 
     assert (error["step"], error["message"][:10]) == ("load", "http.app: ")
-    assert words in error["message"]
+    assert "is no ASGI app" in error["message"]
 
 
 def test_routes_are_listed_in_their_order_with_their_methods() -> None:
