@@ -126,4 +126,4 @@ scenario("the other theme is as readable", async ({ page, open, isNarrow, deploy
   }
   await search(page, kitchen);
   await check();
-});
+}, { ownTab: true });

@@ -17,8 +17,8 @@
 // Afterwards axe must find no serious fault, and the page must have told no error, broken no policy and asked no other
 // origin. Of what failed a picture and the page's console stay in ARTIFACTS.
 //
-// The scenarios of a file share one browser context, so that the console's files are loaded once. Each has a tab of its own,
-// whose session storage is empty; local storage and cookies are cleared after each.
+// The scenarios of a file share one tab, so that its process starts once and compiles the console's files once. Storage, cookies,
+// routes and listeners are removed after each. A scenario that adds an init script passes `{ ownTab: true }`.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
@@ -43,29 +43,39 @@ const context = await browser.newContext({
 await context.addInitScript(() => addEventListener("securitypolicyviolation", (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`)));
 
 /** One scenario; `run` gets the object that the head of this file describes. */
-export function scenario(name, run) {
+export function scenario(name, run, { ownTab = false } = {}) {
   suite("console", () => {
-    test(`${name} (${WIDTH})`, () => play(name, WIDTH, run));
+    test(`${name} (${WIDTH})`, () => play(name, WIDTH, run, ownTab));
   });
 }
 
-async function play(name, width, run) {
-  const it = await visit(width);
+let tab; // of the scenarios that share one
+
+async function play(name, width, run, ownTab) {
+  const page = ownTab || !tab ? await context.newPage() : tab;
+  const it = visit(page, width);
+  let isReusable = !ownTab;
   try {
     await run(it);
     await it.check();
   } catch (error) {
+    isReusable = false;
     await keep(it, `${name}-${width}`, error);
     throw error;
   } finally {
-    await it.page.evaluate(() => localStorage.clear()).catch(() => {});
-    for (const page of context.pages()) await page.close();
+    await page.evaluate(() => { localStorage.clear(); sessionStorage.clear(); }).catch(() => { isReusable = false; });
     await context.clearCookies();
+    if (isReusable) {
+      for (const event of ["console", "pageerror", "request", "dialog"]) page.removeAllListeners(event);
+      await page.unrouteAll({ behavior: "ignoreErrors" });
+      await page.goto("about:blank");
+      tab = page;
+    } else if (page === tab) tab = undefined;
+    for (const other of context.pages()) if (other !== tab) await other.close();
   }
 }
 
-async function visit(width) {
-  const page = await context.newPage();
+function visit(page, width) {
   page.setDefaultTimeout(WAIT_MS);
   const told = [], allowed = [];
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && told.push(message.text()));
@@ -108,28 +118,32 @@ const isForeign = (address) => /^(https?|wss?):/.test(address) && new URL(addres
 
 const checked = new Set();
 
-/** What axe finds that keeps somebody from using the page; a page is passed over if it shows only what was found well before. */
+/** What axe finds that keeps somebody from using the page, in what shows a kind of element that was not found well before. */
 async function faults(page) {
-  const kinds = await page.evaluate(kindsOfElements);
-  if (kinds.every((kind) => checked.has(kind))) return [];
+  const kinds = await page.evaluate(newKinds, [...checked]);
+  if (!kinds.length) return [];
   await page.evaluate(AXE);
-  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const { violations } = await page.evaluate(() => globalThis.axe.run({ include: globalThis.newElements }, { resultTypes: ["violations"], preload: false }));
   const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
   if (!serious.length) for (const kind of kinds) checked.add(kind);
   return serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 200)} ${node.failureSummary ?? ""}`).join(" | ")}`);
 }
 
-/** Each element's place in the document, by the tags, classes, attributes and roles on the way to it, once. */
-function kindsOfElements() {
-  const found = new Set();
-  const walk = (element, above) => {
+/** The kinds of elements that are not known yet; `newElements` in the page are the outermost elements of such kinds.
+ * A kind is a place in the document, by the tags, classes, attributes and roles on the way to it. */
+function newKinds(known) {
+  const knows = new Set(known), found = new Set();
+  globalThis.newElements = [];
+  const walk = (element, above, isBelowNew) => {
     const names = element.getAttributeNames().sort().map((name) => (/^(class|role|type|data-theme|aria-(?!label|controls|describedby|activedescendant|value|set|pos))/.test(name) ? `${name}=${element.getAttribute(name)}` : name));
     const text = `${above}>${element.localName}[${names}]${element.textContent.trim() ? "" : " empty"}`;
     const kind = [...text].reduce((sum, letter) => (Math.imul(sum, 31) + letter.codePointAt(0)) | 0, 7); // shorter than the whole way
-    found.add(kind);
-    if (element.localName !== "svg") for (const child of element.children) walk(child, kind);
+    const isNew = !knows.has(kind) && !found.has(kind);
+    if (isNew) found.add(kind);
+    if (isNew && !isBelowNew) globalThis.newElements.push(element);
+    if (element.localName !== "svg") for (const child of element.children) walk(child, kind, isNew || isBelowNew);
   };
-  walk(document.documentElement, 0);
+  walk(document.documentElement, 0, false);
   return [...found];
 }
 

@@ -43,7 +43,7 @@ scenario("charts are drawn when the browser's language is not a valid tag", asyn
   await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "echo", input: { text: "hello" } });
   await open("/");
   await page.getByRole("figure", { name: "Runs" }).locator("canvas").waitFor();
-});
+}, { ownTab: true });
 
 scenario("the overview and a deployment move little while they load", async ({ page, open, deployments: { kitchen } }) => {
   await page.addInitScript(() => {
@@ -60,7 +60,7 @@ scenario("the overview and a deployment move little while they load", async ({ p
   await page.getByRole("log").filter({ hasText: "deployed at" }).or(page.locator(".log", { hasText: "deployed at" })).first().waitFor();
   const deployment = await page.evaluate(() => globalThis.shift);
   assert.ok(deployment < 0.1, `deployment: ${deployment}`);
-});
+}, { ownTab: true });
 
 scenario("a deployment is opened, and the back button leads back", async ({ page, open, deployments: { kitchen } }) => {
   await open("/?window=day");
