@@ -110,8 +110,9 @@ def selected(control: ControlPlane, replays: str, settings: Settings, **body: An
 
 
 def test_cases_run_at_the_bench_and_are_compared(
-    control: ControlPlane, api: Api, replays: str, settings: Settings
+    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cases, "_ask", lambda *_: [])  # no host knows which node wrote a difference
     first, second = past_run(api), past_run(api)
     replay = begin(control, replays, fail_on="changed>0", concurrency=2)
     assert (replay["status"], replay["counts"]["total"], replay["summary"]) == ("preparing", 0, None)

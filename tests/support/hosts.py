@@ -233,7 +233,7 @@ class HostProcess:
         elif kind == frames.CHECKED:
             self.checks.append(json.loads(body))
         elif kind == frames.USED:
-            run.used.append(int(body))
+            run.used.append(int(body.partition(b" ")[0]))
         elif kind == frames.LOG:
             (run.logs if id in self._runs else self.logs).append(json.loads(body))
         elif kind == frames.EVENT:
