@@ -387,6 +387,14 @@ class Settings(SignInSettings):
         None,
         "browser pages of this origin on this machine need no key for that deployment either",
     )
+    dev_debug_port: int = dev(
+        "RUNYARD_DEV_DEBUG_PORT",
+        0,
+        "port of this machine at which a debugger attaches to a JavaScript graph host",
+    )
+    dev_debug_waits: bool = dev(
+        "RUNYARD_DEV_DEBUG_WAITS", False, "that host waits for a debugger before it loads its graphs"
+    )
 
     # Variables that build steps and graph hosts inherit from this environment: proxies, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -502,7 +510,7 @@ PREFIX = "RUNYARD_"
 # Variables that other programs read: the `runyard` command line, the CI jobs in deploy/, docker-compose.yml.
 READ_ELSEWHERE = frozenset(
     f"{PREFIX}{name}"
-    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT REPLAY FAIL_ON GITLAB_TOKEN".split()
+    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT REPLAY FAIL_ON GITLAB_TOKEN STARTED_BY".split()
 )
 OF_TESTS = f"{PREFIX}TEST_"
 

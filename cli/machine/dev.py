@@ -29,6 +29,7 @@ from cli.errors import FAILED, BadUsage, CommandFailed
 from cli.machine.supervisor import Lines
 from cli.machine.up import run_service
 from cli.output import printable
+from shared.deployments import project_rules
 from shared.settings import Settings, names_of
 
 HOST, PORT = "127.0.0.1", 2024
@@ -39,7 +40,8 @@ CONSOLE = "/o/"  # this address works even if the project's own app serves the r
 STUDIO = "https://smith.langchain.com"
 PEER = "Accepted for compatibility with `langgraph dev`"
 BLOCKING = "No effect: blocking calls are always allowed."
-DEBUGGING = "No effect: graphs run in separate processes, to which no debugger can attach."
+DEBUGGING = "No effect for graphs in Python, to whose processes no debugger can attach."
+DEBUG_PORT = 9229  # of Node
 # Between a change of a file and a deploy, and between two comparisons of all files.
 DEBOUNCE_MS, LOOK_MS = 300, 2000
 BUILD_STEP = re.compile(r"(?:fetching|resolving|creating an|installing|loading) ")  # the builder's lines
@@ -49,6 +51,7 @@ FOREIGN = {
     *"DATABASE_URL DATABASE_READ_URL DATABASE_DIRECT_URL REDIS_URL REDIS_BROKER_URL REDIS_EVENTS_URL".split(),
     *"RUNYARD_DATABASE_POOLER RUNYARD_PORT RUNYARD_URL RUNYARD_INTERNAL_URL RUNYARD_DATA_DIR RUNYARD_API_KEY".split(),
     *"RUNYARD_ENCRYPTION_KEYS RUNYARD_APP_DOMAIN RUNYARD_DEV_DEPLOYMENT RUNYARD_DEV_ORIGIN".split(),
+    *"RUNYARD_DEV_DEBUG_PORT RUNYARD_DEV_DEBUG_WAITS".split(),
 }
 
 State = dict[str, tuple[int, int]]  # time and size of each file
@@ -81,8 +84,18 @@ def dev(
         False, "--no-browser", help="No effect: no browser is opened anyway.", rich_help_panel=PEER
     ),
     allow_blocking: bool = Option(False, "--allow-blocking", help=BLOCKING, rich_help_panel=PEER),
-    debug_port: int | None = Option(None, help=DEBUGGING, metavar="PORT", rich_help_panel=PEER),
-    wait_for_client: bool = Option(False, "--wait-for-client", help=DEBUGGING, rich_help_panel=PEER),
+    debug_port: int | None = Option(
+        None,
+        min=1,
+        max=65535,
+        help="Port for a debugger of Node. No effect for graphs in Python.",
+        metavar="PORT",
+    ),
+    wait_for_client: bool = Option(
+        False,
+        "--wait-for-client",
+        help=f"Wait for that debugger before the graphs are loaded. Default port: {DEBUG_PORT}.",
+    ),
 ) -> None:
     """Serve one project at the root of a port, and deploy it again when a file changes.
 
@@ -101,7 +114,11 @@ def dev(
     limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
     if data_dir is None and not _is_ignored(project.folder):
         lines.say(UPLOADED)
-    for is_set, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
+    is_debugged = bool(debug_port or wait_for_client)
+    if is_debugged and project_rules.is_javascript(project.config):
+        settings = replace(settings, dev_debug_port=debug_port or DEBUG_PORT, dev_debug_waits=wait_for_client)
+        is_debugged = False
+    for is_set, word in ((allow_blocking, BLOCKING), (is_debugged, DEBUGGING)):
         if is_set:
             lines.say(word)
 

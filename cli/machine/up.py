@@ -34,6 +34,7 @@ GRACE_SECONDS = 30.0
 SERVER_SECONDS = 30.0  # covers a crash recovery, which replays the write-ahead log from the last checkpoint
 READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
+DEBUGGED_SECONDS = 7 * 24 * 3600  # for which a debugger may stop a graph host
 FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
 
 OF_MACHINE = "workers.isolation."  # log lines of these modules concern the machine, not the process
@@ -280,6 +281,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_APP_DOMAIN": settings.app_domain or "",
         "RUNYARD_DEV_DEPLOYMENT": settings.dev_deployment or "",
         "RUNYARD_DEV_ORIGIN": settings.dev_origin or "",
+        **_debugging(settings),
         "RUNYARD_HOST_IDLE_SECONDS": f"{settings.host_idle_seconds:g}",
         "RUNYARD_API_KEY": settings.api_key or "",
         "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
@@ -287,6 +289,19 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_LOG_FORMAT": settings.log_format,
     }
     return {**system.fork_environment(), **os.environ, **procfile.base_environment(os.environ), **resolved}
+
+
+def _debugging(settings: Settings) -> dict[str, str]:
+    """Return variables for a debugger of JavaScript graphs. It attaches to one host, and may stop it for long."""
+    if not settings.dev_debug_port:
+        return {"RUNYARD_DEV_DEBUG_PORT": ""}
+    return {
+        "RUNYARD_DEV_DEBUG_PORT": str(settings.dev_debug_port),
+        "RUNYARD_DEV_DEBUG_WAITS": "true" if settings.dev_debug_waits else "false",
+        "RUNYARD_HOSTS_PER_REVISION": "1",
+        "RUNYARD_HOST_STALL_SECONDS": str(DEBUGGED_SECONDS),
+        "RUNYARD_HOST_START_SECONDS": str(DEBUGGED_SECONDS),
+    }
 
 
 def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:

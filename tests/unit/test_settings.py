@@ -73,9 +73,9 @@ def test_every_variable_that_the_repository_names_is_known() -> None:
 
 def test_what_lets_requests_in_without_a_key_is_refused_in_the_environment_of_a_service() -> None:
     check_public({"RUNYARD_DEV_DEPLOYMENT": "", "RUNYARD_API_KEY": "k"})
-    for name in ("RUNYARD_DEV_DEPLOYMENT", "RUNYARD_DEV_ORIGIN"):
+    for name in ("RUNYARD_DEV_DEPLOYMENT", "RUNYARD_DEV_ORIGIN", "RUNYARD_DEV_DEBUG_PORT"):
         with pytest.raises(BadSetting, match=name):
-            check_public({name: "chat"})
+            check_public({name: "9229"})
     dev = {"RUNYARD_DEV_DEPLOYMENT": "chat", "DATABASE_URL": "postgresql://runyard@/postgres?host=/run"}
     assert Settings.from_env(dev).dev_deployment == "chat"
     with pytest.raises(BadSetting, match="RUNYARD_DEV_DEPLOYMENT"):

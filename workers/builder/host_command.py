@@ -64,6 +64,8 @@ def host_command(
         "secrets": list(variables),
         **manifest.checkpointer.get("serde", {}),
     }
+    if settings.dev_debug_port and not inspect:
+        config["debug"] = {"port": settings.dev_debug_port, "waits": settings.dev_debug_waits}
     env = {**toolchain.without_variables(settings.passed_on), **manifest.env, **variables}
     if environment.node is not None:
         program = _node_program(settings, environment, environment.node, env, memory_mb)

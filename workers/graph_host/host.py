@@ -10,7 +10,8 @@ runs. Its keys:
     store                    the project's `store` configuration: `ttl`, `index`
     limits                   size limits in bytes (`execution.ByteLimits`)
     auth                     {"path"} of the project's `Auth` object
-    http                     the project's `http` configuration: `app`, `mount_prefix`
+    http                     the project's `http` configuration: `app`, `apps` (Node), `mount_prefix`
+    debug                    {"port", "waits"} of `runyard dev`, for a debugger of Node
     replay                   {"score"} of the project: the function that scores outputs
     secrets                  names of the variables whose values are masked in errors
 """

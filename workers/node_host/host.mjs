@@ -8,6 +8,7 @@ import { Serializer } from "./checkpoints/serializer.mjs";
 import { makeSaver } from "./checkpoints/saver.mjs";
 import { Connection } from "./connection.mjs";
 import { current } from "./current.mjs";
+import { openInspector } from "./debugging.mjs";
 import { Execution } from "./execution.mjs";
 import * as frames from "./frames.mjs";
 import { parseDocument, stringify } from "./json.mjs";
@@ -87,13 +88,18 @@ export class Host {
     this.#limiter.capture();
     this.#guard();
     this.#makeGlobals();
+    if (this.#config.debug) {
+      await openInspector(this.#config.debug);
+    }
     await this.#load();
     if (this.#config.inspect) {
       await this.#reportInspection();
       return;
     }
     this.#isReady = true;
-    this.#watch.serve();
+    if (!this.#config.debug) {
+      this.#watch.serve(); // a debugger blocks the loop
+    }
     const ready = { graphs: [...this.#entries.keys()], versions: this.#library.versions };
     this.#connection.send(frames.READY, frames.NOBODY, stringify(ready));
   }

@@ -20,6 +20,7 @@ from cli.errors import BadUsage
 from cli.machine import dev, serve
 from cli.machine.dev import Developing, ProjectFiles, changes, first_run, state_of
 from cli.machine.supervisor import Lines
+from cli.machine.up import environment_of
 from shared.settings import Settings
 from tests.support.commands import invoke
 from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, deploy_answers, line
@@ -172,6 +173,27 @@ def test_the_peer_s_options_are_taken_with_a_notice(project: Path, monkeypatch: 
     ran = invoke("dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options)
     assert ran.exit_code == 0, ran.output
     assert (asked[0].listen_host, asked[0].dev_origin) == ("localhost", dev.STUDIO)
+    assert asked[0].dev_debug_port == 0
+    assert "No effect for graphs in Python" in ran.output
+
+
+def test_a_debugger_attaches_to_the_only_host_of_a_javascript_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+    monkeypatch.setattr(dev, "run_service", lambda settings, *_: asked.append(settings) or 0)
+    projects.create_project(tmp_path / "app", "typescript")
+
+    ran = invoke("dev", str(tmp_path / "app"), "--wait-for-client")
+
+    assert ran.exit_code == 0, ran.output
+    assert "No effect" not in ran.output
+    environment = environment_of(asked[0])
+    assert environment["RUNYARD_DEV_DEBUG_PORT"] == str(dev.DEBUG_PORT)
+    assert environment["RUNYARD_DEV_DEBUG_WAITS"] == "true"
+    assert environment["RUNYARD_HOSTS_PER_REVISION"] == "1"
+    invoke("dev", str(tmp_path / "app"), "--debug-port", "5678")
+    assert (asked[1].dev_debug_port, asked[1].dev_debug_waits) == (5678, False)
 
 
 @pytest.mark.parametrize(

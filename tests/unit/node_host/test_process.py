@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
+from websockets.sync.client import connect
 
 from tests.support.hosts import Checkpointed, HostProcess
 from tests.support.node_hosts import node_host
@@ -133,6 +137,59 @@ def test_a_node_that_breaks_the_library_fails_runs_and_not_the_host(node_project
         assert host.run("plain", TEXT).outcome["error"]
         host.send(frames.PING, b"\0" * 16, b"")
         host.read_until(lambda: host.pongs == 1)
+
+
+def test_a_debugger_attaches_to_a_host_and_the_next_host_takes_the_port_over(own_host: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    def pid() -> int:
+        with connect(
+            httpx.get(f"http://127.0.0.1:{port}/json/list").json()[0]["webSocketDebuggerUrl"]
+        ) as peer:
+            expression = {"expression": "process.pid"}
+            peer.send(json.dumps({"id": 1, "method": "Runtime.evaluate", "params": expression}))
+            return json.loads(peer.recv())["result"]["result"]["value"]
+
+    with (
+        own_host("steps", debug={"port": port, "waits": False}) as first,
+        own_host("steps", debug={"port": port, "waits": False}) as second,
+    ):
+        assert pid() == first.process.pid
+        assert first.run("steps", TEXT).values["log"] == ["one", "two", "three"]
+        assert second.run("steps", TEXT).values["log"] == ["one", "two", "three"]
+        first.process.kill()
+        first.process.wait()
+
+        wait_until(lambda: is_open(port))
+        assert pid() == second.process.pid
+
+
+def test_a_host_waits_for_its_debugger_before_it_loads_the_graphs(node_project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    def attach() -> None:
+        wait_until(lambda: is_open(port))
+        address = httpx.get(f"http://127.0.0.1:{port}/json/list").json()[0]["webSocketDebuggerUrl"]
+        with connect(address) as peer:
+            attached.append(time.monotonic())
+            peer.send(json.dumps({"id": 1, "method": "Runtime.runIfWaitingForDebugger"}))
+            peer.recv()
+
+    attached: list[float] = []
+    debugger = threading.Thread(target=attach)
+    debugger.start()
+    debug = {"port": port, "waits": True}
+    with node_host(node_project, {"steps": "./graphs.ts:steps"}, debug=debug) as host:
+        assert attached, "the host is ready"
+        assert host.run("steps", TEXT).values["log"] == ["one", "two", "three"]
+    debugger.join()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_node_that_writes_much_waits_for_the_runner(host: HostProcess) -> None:
