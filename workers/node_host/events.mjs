@@ -60,6 +60,8 @@ export class EventWriter {
   calls = new ModelCalls();
   /** @type {ProtocolWriter | null} */
   protocol = null;
+  /** @type {import("./protocol/transforming.mjs").Transformers | null} */
+  #transformers = null;
   #connection;
   #id;
   #modes;
@@ -255,9 +257,18 @@ export class EventWriter {
     this.#handlers.set(mode, earlier === undefined ? handler : both);
   }
 
+  /** Pass the events of protocol v2 through the graph's transformers. */
+  useTransformers(transformers) {
+    this.#transformers = transformers;
+    if (this.protocol !== null) {
+      this.protocol.transformers = transformers;
+    }
+  }
+
   /** Add the writer of protocol v2 to the handlers of LangGraph's chunks. */
   #joinProtocol(writer) {
     this.protocol = writer;
+    writer.transformers = this.#transformers;
     for (const [mode, handler] of writer.handlers) {
       this.#add(mode, handler);
     }

@@ -18,6 +18,7 @@ import { Outcome, readState, stateRecord } from "./outcome.mjs";
 import { LOGGER, userStack } from "./output.mjs";
 import { PROTOCOL, answeredInterrupts, writeAnswered, writeRequested } from "./protocol/log.mjs";
 import { install } from "./replays/interception.mjs";
+import { Transformers } from "./protocol/transforming.mjs";
 import { Replay } from "./replays/replay.mjs";
 import { dumps, errorRecord, loads } from "./serialization.mjs";
 import { CallTimes } from "./spans.mjs";
@@ -169,6 +170,7 @@ export class Execution {
     await this.#checkResume(graph, config);
     await this.#sendAnswers(config);
     const events = this.#events;
+    this.#useTransformers(graph.streamTransformers ?? []);
     if (!showsState(graph)) {
       events.showPart();
     }
@@ -185,6 +187,18 @@ export class Execution {
     }
     this.#checkpoints.isOver = true;
     events.finish();
+  }
+
+  #useTransformers(factories) {
+    if (!factories.length) {
+      return;
+    }
+    const report = (text, error) =>
+      this.#shared.limiter.emit("WARNING", LOGGER, `${text}: ${userStack(error)}`, this.#id);
+    const transformers = new Transformers(factories, report);
+    if (!transformers.isEmpty) {
+      this.#events.useTransformers(transformers);
+    }
   }
 
   /**
@@ -319,6 +333,7 @@ export class Execution {
       }
       outcome.unchanged = true;
     }
+    await this.#events.protocol?.finishTransformers(outcome.status === "success" ? undefined : outcome.error);
     this.#report(outcome);
   }
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.hosts import Checkpointed, HostProcess, graph_host
+from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from tests.support.node_hosts import node_host
 from tests.support.transcripts import GRAPHS as PYTHON_GRAPHS
 from tests.support.transcripts import MODES, RUNS, STREAMED, executed, recorded, streamed, title, transcript
@@ -125,6 +126,49 @@ def test_a_model_that_reports_tokens_without_their_chunks_ends_its_message(
         if name.startswith(('~["messages"', '~["updates"'))
     ]
     assert events[-3:] == ["message-finish", "updates", "updates"]
+
+
+@pytest.fixture(scope="module")
+def transforming_host(node_project: Path) -> Iterator[HostProcess]:
+    graphs = {name: f"./transformed.ts:{name}" for name in ("censored", "broken")}
+    with node_host(node_project, graphs) as host:
+        assert "error" not in host.ready, host.ready
+        yield host
+
+
+def by_method(run: Run) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for name, params in run.events:
+        if name.startswith("~"):
+            found.setdefault(json.loads(name[1:])[0], []).append(params["data"])
+    return found
+
+
+def test_the_graphs_own_transformers_change_hide_and_add_and_what_they_fail_on_is_left_out(
+    transforming_host: HostProcess,
+) -> None:
+    run = transforming_host.run("censored", {"messages": []}, stream_mode=["protocol"])
+
+    assert run.outcome["status"] == "success"
+    assert run.values["messages"][-1]["content"] == "pin 7"
+    found = by_method(run)
+    deltas = [data["delta"]["text"] for data in found["messages"] if data["event"] == "content-block-delta"]
+    assert "".join(deltas) == "pin *"
+    assert "message-finish" not in {data["event"] for data in found["messages"]}, "it has no valid form"
+    assert not {"updates", "values"} & found.keys()
+    assert len(found["tasks"]) == 2
+    (added,) = found["custom"]
+    assert (added["name"], added["payload"]["messages"] > len(deltas)) == ("seen", True)
+    assert "a secret" not in json.dumps(run.events)
+    assert any("a stream transformer failed: Error: what is this?" in log["message"] for log in run.logs)
+
+
+def test_nothing_is_shown_of_a_run_whose_transformers_cannot_be_made(transforming_host: HostProcess) -> None:
+    run = transforming_host.run("broken", {"messages": []}, stream_mode=["protocol"])
+
+    assert run.outcome["status"] == "success"
+    assert not {"values", "messages", "updates", "custom", "tasks"} & by_method(run).keys()
+    assert any("no censor today" in log["message"] for log in run.logs)
 
 
 def test_a_reader_that_joins_late_gets_values_and_updates(streaming_host: HostProcess) -> None:

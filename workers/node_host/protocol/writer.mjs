@@ -12,6 +12,7 @@ import { INTERRUPT } from "../outcome.mjs";
 import { dumps, errorRecord, errorText, shortDumps } from "../serialization.mjs";
 import { milliseconds as now, writeRequested } from "./log.mjs";
 import { MessageBlocks } from "./messages.mjs";
+import { channelOf, isValid } from "./transforming.mjs";
 
 /** The modes for a reader that joins a run begun without protocol v2. */
 const LATE_MODES = ["values", "updates"];
@@ -99,6 +100,8 @@ function toolCall(input) {
 
 /** Writes the events of protocol v2 of one run. `isLate` means that it begins during the run. */
 export class ProtocolWriter {
+  /** @type {import("./transforming.mjs").Transformers | null} */
+  transformers = null;
   #log;
   #calls;
   #lives;
@@ -147,8 +150,48 @@ export class ProtocolWriter {
     this.#lives.endAll(event, error?.message ?? null);
     writeRequested(this.#log, interrupts, this.#raised);
     if (this.#last !== undefined) {
-      this.#log.write("values", [], shortDumps(this.#last));
+      this.#write("values", [], this.#last, {}, shortDumps);
     }
+  }
+
+  /** Write the events that the graph's transformers add at the end. */
+  async finishTransformers(error) {
+    for (const event of (await this.transformers?.finish(error)) ?? []) {
+      this.#ofTransformer(event).forEach((written) => this.#log.write(...written));
+    }
+  }
+
+  /** Write an event with content, as the graph's transformers leave it. */
+  #write(method, ns, data, more = {}, encode = dumps) {
+    this.#written(method, ns, data, more, encode).forEach((each) => this.#log.write(...each));
+  }
+
+  /** Return the arguments with which the log writes an event, and those that the transformers add to it. */
+  #written(method, ns, data, more, encode) {
+    if (this.transformers === null) {
+      return [[method, ns, encode(data), more]];
+    }
+    const { node, timestamp = now() } = more;
+    // LangGraph has the node of an update in its data
+    const shown = method === "updates" ? { node, values: data } : data;
+    const params = { ...(node === undefined ? {} : { node }), timestamp, data: shown };
+    return this.transformers.transform(method, ns, params).flatMap(({ event, isOwn }) => {
+      if (isOwn) {
+        return this.#ofTransformer(event);
+      }
+      if (!isValid(event)) {
+        return [];
+      }
+      const { namespace, data: changed } = event.params;
+      return [[method, namespace, encode(method === "updates" ? changed.values : changed), { ...more, timestamp }]];
+    });
+  }
+
+  /** Return the same for an event of a transformer: an event of a named channel. Others are for readers in this process. */
+  #ofTransformer(event) {
+    const name = channelOf(event);
+    const { namespace, data } = event.params;
+    return name === undefined ? [] : [["custom", namespace, shortDumps({ name, payload: data }), { name }]];
   }
 
   // Messages
@@ -211,8 +254,7 @@ export class ProtocolWriter {
 
   #writeMessage({ blocks, ns, node, runId }, events) {
     for (const event of events) {
-      const data = dumps({ ...event, run_id: runId, message_id: blocks.id });
-      this.#log.write("messages", ns, data, { node });
+      this.#write("messages", ns, { ...event, run_id: runId, message_id: blocks.id }, { node });
     }
   }
 
@@ -235,9 +277,9 @@ export class ProtocolWriter {
       this.#last = payload;
       return;
     }
-    const data = shortDumps(payload);
+    const written = this.#written("values", ns, payload, { timestamp: at }, shortDumps);
     if (this.#isLate) {
-      this.#log.write("values", ns, data, { timestamp: at });
+      written.forEach((each) => this.#log.write(...each));
       return;
     }
     if (this.#lives.hasBegun(ns)) {
@@ -245,7 +287,7 @@ export class ProtocolWriter {
     }
     const held = this.#heldOf(ns);
     settle(held);
-    held.values = ["values", data, at];
+    held.values = written;
   }
 
   /** Write a checkpoint before its step's values, although LangGraph streams it after them. */
@@ -254,7 +296,7 @@ export class ProtocolWriter {
       return; // the envelope of the library's own stream
     }
     const held = this.#heldOf(ns);
-    held.ready.push(["checkpoints", dumps(checkpointOf(payload)), now()]);
+    held.ready.push(...this.#written("checkpoints", ns, checkpointOf(payload), { timestamp: now() }, dumps));
     settle(held);
     if (this.#lives.hasBegun(ns)) {
       this.#release(ns);
@@ -277,9 +319,7 @@ export class ProtocolWriter {
     this.#held.delete(ns.join("|"));
     this.#lives.begin(ns);
     settle(held);
-    for (const [method, data, timestamp] of held.ready) {
-      this.#log.write(method, ns, data, { timestamp });
-    }
+    held.ready.forEach((written) => this.#log.write(...written));
   }
 
   #onTask(ns, payload) {
@@ -299,7 +339,7 @@ export class ProtocolWriter {
       this.#lives.noteTask(ns, payload);
       this.#release(ns);
     }
-    this.#log.write("tasks", ns, dumps(taskOf(payload)), { timestamp });
+    this.#write("tasks", ns, taskOf(payload), { timestamp });
   }
 
   /** Write one event per node. Skips LangGraph's internal keys, whose content is sent in other events. */
@@ -307,7 +347,7 @@ export class ProtocolWriter {
     const timestamp = now();
     for (const [node, output] of Object.entries(updatesOf(payload))) {
       if (!node.startsWith("__")) {
-        this.#log.write("updates", ns, shortDumps(output), { node, timestamp });
+        this.#write("updates", ns, output, { node, timestamp }, shortDumps);
       }
     }
   }
@@ -316,9 +356,9 @@ export class ProtocolWriter {
   #onCustom(ns, payload) {
     const name = typeof payload === "object" && payload !== null ? payload.name : null;
     if (typeof name === "string" && name) {
-      this.#log.write("custom", ns, dumps(payload), { name });
+      this.#write("custom", ns, payload, { name });
     } else {
-      this.#log.write("custom", ns, dumps({ payload: payload ?? null }));
+      this.#write("custom", ns, { payload: payload ?? null });
     }
   }
 
@@ -334,7 +374,7 @@ export class ProtocolWriter {
       on_tool_error: () => ({ event: "tool-error", ...common, message: masked(errorText(error)) }),
     }[event];
     if (written !== undefined) {
-      this.#log.write("tools", ns, dumps(written()));
+      this.#write("tools", ns, written());
     }
   }
 }
@@ -351,7 +391,7 @@ function inputOf(input) {
 /** Release the values of a namespace, since their checkpoint has arrived or will not arrive. */
 function settle(held) {
   if (held.values !== null) {
-    held.ready.push(held.values);
+    held.ready.push(...held.values);
     held.values = null;
   }
 }
