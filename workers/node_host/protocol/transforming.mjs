@@ -23,6 +23,7 @@ export class Transformers {
   #produced = [];
   #namespace = [];
   #sequence = 0;
+  /** @type {Promise<void> | null} */
   #ending = null;
 
   /**
