@@ -127,10 +127,11 @@ def execute(
     runs_as_service: bool = False,
 ) -> str | None:
     """Run a command in the folder that it may fill, or in one below it. Returns the reason of its failure, or None if it succeeds."""
+    mark = usage.new_mark()
     process = gevent.subprocess.Popen(
         argv,
         cwd=cwd or folder,
-        env=dict(env),
+        env={**env, usage.MARK: mark},
         stdin=gevent.subprocess.DEVNULL,
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
@@ -154,6 +155,8 @@ def execute(
         watcher.kill()
         program.end()  # no process of the command may outlive it
         _end_group(process.pid)
+        if not sandbox.ends_descendants(None):
+            usage.end_marked(mark)
         process.wait()
         stream.close()
     if isinstance(watcher.value, str):

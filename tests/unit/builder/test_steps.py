@@ -118,16 +118,17 @@ time.sleep(300)
 
 @greened
 def test_what_a_step_started_does_not_outlive_it(world: World) -> None:
-    said: list[str] = []
+    for program in ("sleep 300", "setsid sleep 300"):  # the second one leaves the session
+        said: list[str] = []
 
-    steps.execute(
-        ["/bin/sh", "-c", 'sleep 300 >/dev/null 2>&1 & echo "$!"'],
-        world.tmp_path,
-        {"PATH": os.environ["PATH"]},
-        lambda level, message: said.append(message),
-    )
+        steps.execute(
+            ["/bin/sh", "-c", f'{program} >/dev/null 2>&1 & echo "$!"'],
+            world.tmp_path,
+            {"PATH": os.environ["PATH"]},
+            lambda level, message, said=said: said.append(message),
+        )
 
-    wait_until(lambda: not _runs(int(said[0])))
+        wait_until(lambda said=said: not _runs(int(said[0])))
 
 
 def _runs(pid: int) -> bool:
