@@ -80,7 +80,9 @@ def plain(value: Any) -> Any:
         return _model_dict(value)
     if isinstance(value, tuple) and (as_dict := getattr(value, "_asdict", None)):
         return as_dict()
-    if isinstance(value, (AbstractSet, deque, tuple)):
+    if isinstance(value, AbstractSet):
+        return sorted(value, key=dumps)  # the order of a set differs between processes
+    if isinstance(value, (deque, tuple)):
         return list(value)
     if isinstance(value, BaseException):
         return error_record(value)

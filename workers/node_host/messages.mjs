@@ -4,7 +4,7 @@
  * A message is recognized by a symbol that all copies of LangChain share, which a document from a client cannot have.
  */
 
-const MESSAGE = Symbol.for("langchain.message");
+export const MESSAGE = Symbol.for("langchain.message");
 const { isArray } = Array;
 
 /** Whether a value is a message of LangChain. */

@@ -8,7 +8,8 @@ import { AIMessage, type BaseMessage, ToolMessage } from "@langchain/core/messag
 import type { ChatResult } from "@langchain/core/outputs";
 import { tool } from "@langchain/core/tools";
 import {
-  Annotation, Command, getCurrentTaskInput, interrupt, MessagesAnnotation, Send, START, StateGraph,
+  Annotation, Command, getCurrentTaskInput, interrupt, MessagesAnnotation, MessagesDeltaValue, Send, START, StateGraph,
+  StateSchema,
   type LangGraphRunnableConfig,
 } from "@langchain/langgraph";
 import { ToolNode, toolsCondition } from "@langchain/langgraph/prebuilt";
@@ -150,6 +151,28 @@ const fanned = new StateGraph(State)
   .addEdge("tools", "think")
   .compile();
 
+/** The checkpoints have the changes of the messages. */
+const Changes = new StateSchema({ messages: MessagesDeltaValue });
+const changes = new StateGraph(Changes)
+  .addNode("think", think as any)
+  .addNode("tools", new ToolNode(TOOLS))
+  .addEdge(START, "think")
+  .addConditionalEdges("think", eachCall as any, ["tools"])
+  .addEdge("tools", "think")
+  .compile();
+
+/** As middleware of LangChain: the tool gets other arguments than the message has. */
+const adjusting = new StateGraph(State)
+  .addNode("think", think)
+  .addNode("tools", async ({ messages }: State) => {
+    const calls = (messages.at(-1) as AIMessage).tool_calls ?? [];
+    const changed = calls.map((call) => ({ ...call, args: { what: `${call.args.what}!` }, type: "tool_call" as const }));
+    return { messages: await Promise.all(changed.map((call) => next.invoke(call as any))) };
+  })
+  .addEdge(START, "think")
+  .addEdge("think", "tools")
+  .compile();
+
 const team = new StateGraph(State)
   .addNode("alice", agentOf([handOver]), { ends: ["bob"] })
   .addNode("bob", () => ({ notes: ["bob"], messages: [new AIMessage("Bob here")] }))
@@ -206,4 +229,4 @@ export function score(inputs: any, reference: unknown, output: unknown, run: any
 }
 
 export const missing = existsSync("/nowhere");
-export { agent, dials, failing, fanned, keeps, louder, outer, streaming, team };
+export { adjusting, agent, changes, dials, failing, fanned, keeps, louder, outer, streaming, team };

@@ -190,6 +190,11 @@ def test_an_event_that_is_too_large_is_replaced_and_a_state_fails_the_run(host: 
     assert "1000000" in run.outcome["error"]["message"]
 
 
+def test_a_set_is_shown_in_the_same_order_by_every_process() -> None:
+    assert loads(dumps({"c", "a", "b"})) == ["a", "b", "c"]
+    assert loads(dumps({(2, "x"), frozenset({3, 1}), None})) == [[1, 3], [2, "x"], None]
+
+
 def test_what_is_sent_to_a_node_is_shown_in_the_clients_words() -> None:
     assert loads(dumps(Send("leaf", {"text": "a"}))) == {"node": "leaf", "args": {"text": "a"}}
 

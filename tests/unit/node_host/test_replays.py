@@ -16,7 +16,19 @@ from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from tests.support.node_hosts import node_host
 from workers.graph_host import frames
 
-NAMES = ("agent", "outer", "keeps", "dials", "louder", "fanned", "team", "streaming", "failing")
+NAMES = (
+    "agent",
+    "outer",
+    "keeps",
+    "dials",
+    "louder",
+    "fanned",
+    "team",
+    "streaming",
+    "failing",
+    "changes",
+    "adjusting",
+)
 GRAPHS = {name: f"./replayed.ts:{name}" for name in NAMES}
 REPLAY = {"score": "./replayed.ts:score"}
 
@@ -132,16 +144,65 @@ def test_concurrent_replays_do_not_mix(replay_host: HostProcess) -> None:
     assert "replay" not in ordinary.outcome
 
 
-def test_equal_model_calls_get_the_recorded_messages(replay_host: HostProcess) -> None:
+@pytest.mark.parametrize("graph_id", ["agent", "changes"])
+def test_equal_model_calls_get_the_recorded_messages(replay_host: HostProcess, graph_id: str) -> None:
     calls = question(("next", {"what": "x"}))
-    recording, original = record(replay_host, "agent", calls)
+    recording, original = record(replay_host, graph_id, calls)
 
-    replayed = replay(replay_host, "agent", calls, recording, models="recorded")
-    other = replay(replay_host, "agent", question(("next", {"what": "y"})), recording, models="recorded")
+    rules = {"recording": recording, "models": "recorded"}
+    replayed = Checkpointed(replay_host).run(graph_id, calls, replay=rules)
+    other = replay(replay_host, graph_id, question(("next", {"what": "y"})), **rules)
 
     assert contents(replayed) == contents(original)
     assert replayed.outcome["replay"]["models_recorded"] == 2
     assert other.outcome["replay"]["models_live"] == 2
+
+
+@pytest.mark.parametrize("rules", [{}, {"models": "recorded"}, {"live_tools": ["next"]}])
+def test_a_call_whose_arguments_a_node_changes_is_recorded(
+    replay_host: HostProcess, rules: dict[str, Any]
+) -> None:
+    calls = question(("next", {"what": "x"}), ("next", {"what": "y"}))
+    recording, original = record(replay_host, "adjusting", calls)
+
+    replayed = replay(replay_host, "adjusting", calls, recording, **rules)
+
+    assert contents(replayed) == contents(original)
+    assert contents(original)[-1].startswith("y! ")
+    assert replayed.outcome["replay"]["unrecorded"] == replayed.outcome["replay"]["live"] == []
+
+
+@pytest.mark.parametrize("graph_id", ["agent", "changes"])
+def test_a_recorded_question_is_asked_again_and_its_answer_is_used(
+    replay_host: HostProcess, graph_id: str
+) -> None:
+    thread = Checkpointed(replay_host)
+    first = thread.run(graph_id, question(("asks", {"question": "sure?"})))
+    start = first.outcome["state"]["checkpoint_id"]
+    left = thread.query("state", graph_id, checkpoint={"checkpoint_id": start}, left_by=str(first.id))
+    second = thread.run(graph_id, None, command={"resume": "yes"})
+    asked = thread.query("recording", graph_id, run_id=str(first.id), checkpoint_id=None)
+    answered = thread.query("recording", graph_id, run_id=str(second.id), checkpoint_id=start)
+
+    case = Checkpointed(replay_host)
+    again = case.run(graph_id, question(("asks", {"question": "sure?"})), replay={"recording": asked})
+    resumed = case.run(graph_id, None, command={"resume": "yes"}, replay={"recording": answered})
+
+    assert left["interrupts"] == first.outcome["state"]["interrupts"]
+    assert again.outcome["state"]["interrupts"][0]["value"] == "sure?"
+    assert contents(resumed)[1:] == contents(second)[1:] == ["", "answered yes", "answered yes"]
+    assert (again.outcome["replay"]["unrecorded"], resumed.outcome["replay"]["unrecorded"]) == ([], [])
+
+
+def test_the_state_that_a_run_left_has_the_writes_of_its_ended_tasks(replay_host: HostProcess) -> None:
+    thread = Checkpointed(replay_host)
+    run = thread.run("fanned", question(("count", {"what": "x"}), ("asks", {"question": "sure?"})))
+    checkpoint = {"checkpoint_id": run.outcome["state"]["checkpoint_id"]}
+
+    state = thread.query("state", "fanned", checkpoint=checkpoint, left_by=str(run.id))
+
+    assert [message["type"] for message in state["values"]["messages"]] == ["human", "ai", "tool"]
+    assert state["interrupts"] == run.outcome["state"]["interrupts"]
 
 
 def test_writes_to_the_store_end_with_the_run(replay_host: HostProcess) -> None:

@@ -4,7 +4,7 @@
  * `workers/graph_host/replays/recordings.py` documents the recording. Values of any type are texts of the serializer.
  */
 
-import { isMessage, typeOf } from "../messages.mjs";
+import { isMessage, MESSAGE, typeOf } from "../messages.mjs";
 import { stateAt, subgraphAt } from "../outcome.mjs";
 import { graphAt, promptKey } from "./replay.mjs";
 
@@ -13,6 +13,10 @@ const BRANCH = "branch:to:";
 const RETURN = "__return__"; // of tasks of the functional API
 const INTERRUPT = "__interrupt__";
 const EDITED = "hitl_edited_tool_calls"; // in LangChain: the calls that a reviewer has replaced, by id
+const DELTAS = "counters_since_delta_snapshot"; // in the metadata of checkpoints with channels that are stored as their changes
+const OVERWRITE = "__overwrite__";
+const REMOVE_ALL = "__remove_all__";
+const TYPES = { user: "human", assistant: "ai" };
 const LOST = "The result of this call was lost, because another call asked a question.";
 const MAX_DEPTH = 4; // of messages within a written value
 
@@ -46,12 +50,63 @@ export async function recording(saver, serializer, graph, { threadId, runId, che
       const conf = { thread_id: threadId, checkpoint_ns: ns, checkpoint_id: start };
       const before = await saver.getTuple({ configurable: conf });
       if (before !== undefined) {
-        await reader.beginFrom(ns, before);
+        await reader.beginFrom(ns, await whole(saver, before));
       }
     }
-    await reader.read(ns, items);
+    await reader.read(ns, await Promise.all(items.map((item) => whole(saver, item))));
   }
   return reader.document();
+}
+
+/** Return a checkpoint with the messages of its channels that are stored as their changes. */
+async function whole(saver, item) {
+  if (item.metadata?.[DELTAS] === undefined) {
+    return item;
+  }
+  const { channel_values: values, channel_versions: versions } = item.checkpoint;
+  const channels = Object.keys(versions).filter((channel) => !Object.hasOwn(values, channel) && isState(channel));
+  const histories = await saver.getDeltaChannelHistory({ config: item.config, channels });
+  const rebuilt = channels.map((channel) => [channel, rebuiltFrom(histories[channel])]);
+  const checkpoint = { ...item.checkpoint, channel_values: { ...values, ...Object.fromEntries(rebuilt) } };
+  return { ...item, checkpoint };
+}
+
+/** Return the messages of a channel from its last stored value and the writes since. */
+function rebuiltFrom({ seed, writes }) {
+  let messages = [...messagesIn(seed)];
+  for (const [, , value] of writes) {
+    messages = isOverwrite(value) ? [] : messages;
+    for (const written of [isOverwrite(value) ? value[OVERWRITE] : value].flat()) {
+      messages = withMessage(messages, written);
+    }
+  }
+  return messages;
+}
+
+/** Return messages with a written one: appended, in place of the one with its id, or as removal of that one. */
+function withMessage(messages, written) {
+  const message = isMessage(written) ? written : coerced(written);
+  if (message === null) {
+    return messages;
+  }
+  if (message.id === REMOVE_ALL) {
+    return [];
+  }
+  const position = message.id ? messages.findIndex(({ id }) => id === message.id) : -1;
+  if (typeOf(message) === "remove") {
+    return messages.filter((_, n) => n !== position);
+  }
+  return position < 0 ? [...messages, message] : messages.with(position, message);
+}
+
+/** Return what a prompt shows of a message in a caller's input; null for other values. */
+function coerced(written) {
+  const type = TYPES[written?.role] ?? written?.role ?? written?.type;
+  return typeof type === "string" && "content" in written ? { ...written, type, [MESSAGE]: true } : null;
+}
+
+function isOverwrite(value) {
+  return typeof value === "object" && value !== null && OVERWRITE in value;
 }
 
 function firstId(ofRun, ns) {
