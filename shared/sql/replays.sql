@@ -247,7 +247,7 @@ SELECT c.position, c.run_id, c.thread_id, c.case_thread_id, c.report, r.run_id I
               AND later.created_seq > r.created_seq AND later.status = 'success' AND NOT EXISTS (
                 SELECT FROM checkpoint k
                 WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
-                  AND k.checkpoint_id > last.id AND k.created_at < later.ended_at)) AS is_asked_again, t.values, t.state,
+                  AND k.checkpoint_id > last.id AND k.created_at <= later.ended_at)) AS is_asked_again, t.values, t.state,
     s.run_id IS NOT NULL AS has_run, s.status AS case_status, s.error AS case_error, s.spans AS case_spans,
     s.usage AS case_usage, s.started_at AS case_started_at, s.ended_at AS case_ended_at, h.values AS case_values,
     h.state AS case_state

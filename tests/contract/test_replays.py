@@ -227,6 +227,22 @@ def test_a_run_whose_stored_question_was_replaced_is_not_judged(
     assert cases.ASKED_AGAIN in judged[first]["reason"]
 
 
+def test_a_run_is_judged_although_a_later_run_ended_with_its_only_checkpoint(
+    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread_id = new_thread(api)
+    first, second = past_run(api, thread_id), past_run(api, thread_id)
+    execute("UPDATE run SET ended_at = k.created_at FROM checkpoint k WHERE k.run_id = run.run_id")
+    monkeypatch.setattr(cases, "_ask", lambda *_: {"values": {"a": 1}})
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+    for run in claim(replay):
+        end(run, {"a": 1})
+    step(settings, replay)
+    judged = {case["run_id"]: case["outcome"] for case in cases_of(control, replays, replay)}
+    assert judged == {first: "same", second: "same"}
+
+
 def test_an_ordinary_run_is_claimed_first_and_replays_use_part_of_the_slots(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:
