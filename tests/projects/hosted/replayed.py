@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from langchain_core.caches import InMemoryCache
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.channels.delta import DeltaChannel
 from langgraph.config import get_store
@@ -336,6 +338,53 @@ def fails(state: State) -> dict:
 
 
 failing = StateGraph(State).add_node(think).add_node(fails).add_edge(START, "think").add_edge("think", "fails").compile()
+
+
+async def merged(chunks: Any) -> AIMessage:
+    whole = None
+    async for chunk in chunks:
+        whole = chunk if whole is None else whole + chunk
+    return AIMessage(whole.content, tool_calls=whole.tool_calls)
+
+
+async def last_of(events: Any) -> AIMessage:
+    return [event["data"]["output"] async for event in events if event["event"] == "on_chat_model_end"][-1]
+
+
+cached = Scripted(cache=InMemoryCache())
+
+
+async def calls(state: State) -> dict:
+    """Call the model in the way that the note names."""
+    messages = state["messages"]
+    match state["notes"][0]:
+        case "invoke":
+            answer: Any = model.invoke(messages)
+        case "batch":
+            [answer] = model.batch([messages])
+        case "abatch":
+            [answer] = await model.abatch([messages])
+        case "generate":
+            answer = model.generate([messages]).generations[0][0].message
+        case "retry":
+            answer = await model.with_retry().ainvoke(messages)
+        case "fallbacks":
+            answer = await model.with_fallbacks([Scripted()]).ainvoke(messages)
+        case "bound":
+            answer = await model.bind(tools=[{"name": "count"}], stop=["end"]).ainvoke(messages)
+        case "cached":
+            answer = await cached.ainvoke(messages)
+        case "stream":
+            answer = await merged(model.astream(messages))
+        case "events":
+            answer = await last_of(model.astream_events(messages, version="v2"))
+        case _:
+            chain = RunnableLambda(lambda given: given) | model
+            answer = await chain.ainvoke(messages)
+    return {"messages": [answer]}
+
+
+calling = StateGraph(State).add_node(calls).add_edge(START, "calls").compile()
 
 
 def score(inputs: Any, reference_output: Any, output: Any, run: Any) -> Any:

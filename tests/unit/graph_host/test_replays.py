@@ -31,6 +31,7 @@ NAMES = (
     "fanned",
     "adjusting",
     "changes",
+    "calling",
 )
 GRAPHS = {name: f"./replayed.py:{name}" for name in NAMES}
 
@@ -333,6 +334,35 @@ def test_equal_model_calls_get_the_recorded_messages(replay_host: HostProcess, g
     assert replayed.outcome["replay"]["models_recorded"] == counted
     assert replayed.outcome["replay"]["models_live"] == 0
     assert other.outcome["replay"]["models_live"] == counted
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "invoke",
+        "batch",
+        "abatch",
+        "generate",
+        "retry",
+        "fallbacks",
+        "bound",
+        "cached",
+        "stream",
+        "events",
+        "chain",
+    ],
+)
+def test_a_model_is_answered_in_every_way_to_call_it(replay_host: HostProcess, way: str) -> None:
+    input = {**question(("count", {"what": "x"})), "notes": [way]}
+    recording, original = record(replay_host, "calling", input)
+
+    replayed = replay(replay_host, "calling", input, recording, models="recorded")
+
+    assert contents(replayed) == contents(original)
+    called = [message["tool_calls"] for message in replayed.values["messages"][1:]]
+    assert called == [message["tool_calls"] for message in original.values["messages"][1:]]
+    counts = replayed.outcome["replay"]
+    assert (counts["models_recorded"], counts["models_live"]) == (1, 0)
 
 
 def test_writes_to_the_store_end_with_the_run(replay_host: HostProcess) -> None:
