@@ -51,6 +51,32 @@ def inside(document: Any, live: Collection[str]) -> list[Span]:
     ]
 
 
+def seconds_of(document: Any, live: Collection[str]) -> float:
+    """Return the seconds in which a run executed tools that are not in `live`, and nothing beside them."""
+    spans = {span["id"]: span for span in spans_of(document) if is_number(span.get("until"))}
+    tools = [span for span in spans.values() if span["kind"] == "tool" and span["name"] not in live]
+    left_out = {span["id"] for span in [*tools, *inside(document, live)]}
+    for tool in tools:
+        outer = spans.get(tool.get("within") or "")
+        while outer is not None and outer["id"] not in left_out:
+            left_out.add(outer["id"])  # a node is not beside its tools
+            outer = spans.get(outer.get("within") or "")
+    others = [span for span in spans.values() if span["id"] not in left_out]
+    changes = [
+        (at, is_tool, by)
+        for is_tool, group in ((True, tools), (False, others))
+        for each in group
+        for at, by in ((each["from"], 1), (each["until"], -1))
+    ]
+    milliseconds, since, running = 0.0, 0.0, {True: 0, False: 0}
+    for at, is_tool, by in sorted(changes):
+        if running[True] and not running[False]:
+            milliseconds += at - since
+        running[is_tool] += by
+        since = at
+    return milliseconds / 1000
+
+
 def _around(span: Span, spans: Mapping[str, Span], tools: Mapping[str, list[Span]]) -> Iterator[Span]:
     """Yield the tools around a span, from the innermost."""
     seen = set()

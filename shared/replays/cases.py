@@ -7,7 +7,7 @@ as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -27,7 +27,7 @@ from shared.infra.postgres import Row, dumps
 from shared.models import RunStatus, has_ended
 from shared.removal import deletion
 from shared.replays import records
-from shared.replays.answered_calls import Span, inside, usage_without
+from shared.replays.answered_calls import inside, seconds_of, usage_without
 from shared.replays.comparison import INTERRUPTS, Outcome, Side, compare, writer_of
 from shared.replays.records import RECORDED, Status
 from shared.replays.summary import summarize
@@ -303,8 +303,8 @@ def judge(replay: Row, row: Row) -> Judged:
     values = _final(row["case_values"], row["case_state"])
     scored = _scores(replay, row, reference, values)
     report = row["report"] or {}
-    original = _side(row, "", reference, scored.original, inside(row["spans"], report.get("live", ())))
-    replayed = _side(row, "case_", values, scored.replay)
+    original = _side(row, "", reference, scored.original, report.get("live", ()))
+    replayed = _side(row, "case_", values, scored.replay, None)
     outcome, comparison = compare(original, replayed, report)
     comparison = _with_node(replay, row, comparison, original, replayed)
     if scored.error is not None:
@@ -338,23 +338,27 @@ def _with_node(
 
 
 def _side(
-    row: Row, prefix: str, values: Any, scores: Mapping[str, float], left_out: Sequence[Span] = ()
+    row: Row, prefix: str, values: Any, scores: Mapping[str, float], live: Collection[str] | None
 ) -> Side:
-    """Return a side of the comparison. `left_out` are spans whose figures do not count.
+    """Return a side of the comparison.
 
-    The cost is not known if the spans do not have their usage by model.
+    Of the past run, what happened inside of tools does not count, except for those whose names are in `live`. Its cost is
+    not known then if the spans do not have their usage by model.
     """
+    spans = row[f"{prefix}spans"]
+    left_out = [] if live is None else inside(spans, live)
     models, unknown = usage_without(row[f"{prefix}usage"], left_out)
     return Side(
         row[f"{prefix}status"],
         values,
-        spans=row[f"{prefix}spans"],
+        spans=spans,
         tokens=max(usage.total_tokens(models) - unknown, 0),
         cost=None if unknown else usage.cost(models) if models else 0.0,
         started_at=row[f"{prefix}started_at"],
         ended_at=row[f"{prefix}ended_at"],
         scores=scores,
         left_out=frozenset(span["id"] for span in left_out),
+        tool_seconds=0.0 if live is None else seconds_of(spans, live),
     )
 
 

@@ -87,22 +87,24 @@ class Side:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
-    left_out: frozenset[str] = (
-        frozenset()
-    )  # ids of the spans that are no steps, because the replay answers their tool
+    # What the past run did inside of tools that the replay answers: ids of spans that are no steps, and the time of the tools
+    left_out: frozenset[str] = frozenset()
+    tool_seconds: float = 0.0
 
     @property
     def duration_seconds(self) -> float | None:
-        """Seconds from the first claim to the end, which include the start of a graph host."""
+        """Seconds from the first claim to the end, which include the start of a graph host, without `tool_seconds`."""
         if self.started_at is None or self.ended_at is None:
             return None
-        return (self.ended_at - self.started_at).total_seconds()
+        return max((self.ended_at - self.started_at).total_seconds() - self.tool_seconds, 0.0)
 
     @property
     def graph_seconds(self) -> float | None:
-        """Seconds that the graph ran, as its host measured them. None if the run kept no spans."""
+        """Seconds that the graph ran without `tool_seconds`, by its host. None if the run kept no spans."""
         lasted_ms = self.spans.get("lasted_ms") if isinstance(self.spans, Mapping) else None
-        return lasted_ms / 1000 if is_number(lasted_ms) and 0 <= lasted_ms < math.inf else None
+        if not is_number(lasted_ms) or not 0 <= lasted_ms < math.inf:
+            return None
+        return max(lasted_ms / 1000 - self.tool_seconds, 0.0)
 
 
 def compare(

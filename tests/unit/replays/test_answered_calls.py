@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.replays.answered_calls import inside, usage_without
+from shared.replays.answered_calls import inside, seconds_of, usage_without
 from shared.replays.comparison import Side, steps_of
 
 
@@ -73,3 +73,15 @@ def test_the_usage_and_the_steps_inside_of_answered_tools_are_left_out() -> None
         "summary",
     ]
     assert usage_without(None, []) == ({}, 0)
+
+
+def test_the_time_in_which_only_answered_tools_ran() -> None:
+    beside = span("other", "node", 20, 25)
+    document = {"spans": [*SPANS, beside], "lasted_ms": 100}
+
+    assert seconds_of(document, ()) == pytest.approx((49 - 11 - 5) / 1000)
+    assert seconds_of(document, ("task", "lookup")) == 0.0, (
+        "what runs beside `count` is executed by the replay, too"
+    )
+    assert seconds_of(None, ()) == 0.0
+    assert Side("success", None, spans=document, tool_seconds=0.03).graph_seconds == pytest.approx(0.07)
