@@ -128,7 +128,9 @@ def compare(
         "cost": {"original": original.cost, "replay": replay.cost},
         "duration_seconds": _durations(original, replay),
         "scores": {"original": dict(original.scores), "replay": dict(replay.scores)},
-        "first_difference": _first_difference(**steps, differences=walk.differences),
+        "first_difference": _first_difference(
+            **steps, differences=walk.differences, has_failed=replay.status in FAILED
+        ),
         "report": report,
     }
     if replay.status in FAILED:
@@ -357,14 +359,20 @@ def steps_of(side: Side) -> list[str]:
 
 
 def _first_difference(
-    original: Sequence[str], replay: Sequence[str], differences: Sequence[Mapping[str, Any]]
+    original: Sequence[str],
+    replay: Sequence[str],
+    differences: Sequence[Mapping[str, Any]],
+    *,
+    has_failed: bool,
 ) -> dict[str, str | None] | None:
-    """Return the node at which the sequences part, and the first field that differs.
+    """Return the node at which the sequences part, or at which the replay failed, and the first field that differs.
 
     If the sequences are equal, this names the node only if the run has no other. `writer_of` finds it otherwise.
     """
     pairs = zip_longest(original, replay)
     parting = next((second or first for first, second in pairs if first != second), None)
+    if has_failed and replay and list(original[: len(replay)]) == list(replay):
+        parting = replay[-1]
     if parting is None and not differences:
         return None
     nodes = set(replay)

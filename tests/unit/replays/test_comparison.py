@@ -245,6 +245,21 @@ def test_a_comparison_that_ends_at_the_bound_is_never_the_same(monkeypatch: pyte
     assert (outcome, result["differences"]) == ("changed", 1)
 
 
+def test_a_failed_replay_differs_first_at_the_node_that_failed() -> None:
+    def nodes(*names: str) -> dict[str, Any]:
+        return {
+            "spans": [{"id": str(n), "name": name, "kind": "node", "from": n} for n, name in enumerate(names)]
+        }
+
+    def first(*names: str) -> Any:
+        failed = side({"n": 2}, NOW, "error", spans=nodes(*names))
+        return compare(side({"n": 1}, spans=nodes("think", "tools", "think")), failed)[1]["first_difference"][
+            "node"
+        ]
+
+    assert (first("think"), first("think", "tools"), first("think", "other")) == ("think", "tools", "other")
+
+
 def state(tasks: dict[str, dict[str, Any] | None], **values: Any) -> dict[str, Any]:
     """Return a state of a history. `tasks` are the results of its nodes; None: the node has asked a question."""
     described = [

@@ -116,6 +116,7 @@ export class Replay {
     return () => this.#result(recorded, call);
   }
 
+  /** @param {any} recorded @param {{name: string, callId?: string, isFromToolNode: boolean}} call */
   #result(recorded, { name, callId, isFromToolNode }) {
     if ("interrupt" in recorded) {
       return this.#langgraph.interrupt(this.#serializer.loads(recorded.interrupt));
