@@ -14,6 +14,7 @@ two leaders never handle a case twice.
     records      replays and their cases as the API shows them
     cases        selecting runs, starting their cases, and recording outcomes
     comparison   one replayed run and its original
+    answered_calls  what a past run did inside of tools that its replay answers
     rules        the rule that decides whether a replay passes
     summary      figures of all cases, and the verdict
 """

@@ -404,8 +404,13 @@ def writer_of(
 
 def _differ(state: State, other: State, channel: str, original: Side, replay: Side) -> bool:
     walk = _Walk(_lifetime(original), _lifetime(replay))
-    walk.compare(*((each["values"] or {}).get(channel, MISSING) for each in (state, other)), ())
+    walk.compare(_value_of(state, channel), _value_of(other, channel), ())
     return bool(walk.total)
+
+
+def _value_of(state: State, channel: str) -> Any:
+    values = state["values"]
+    return values.get(channel, MISSING) if isinstance(values, Mapping) else values
 
 
 def _writers(state: State, channel: str) -> list[Mapping[str, Any]]:
