@@ -209,7 +209,7 @@ def _of_case(replay: Row, row: Row) -> dict[str, Any]:
     return {**row, **place, "is_deployed": False}
 
 
-def _ask(replay: Row, row: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
+def _ask(replay: Row, row: Row | dict[str, Any], document: Mapping[str, Any]) -> Any:
     """Return the answer of a graph host about a past run's thread, by the run's revision if that is still deployed."""
     ids = {"thread_id": str(row["thread_id"]), "graph_id": row["graph_id"]}
     assistant_id = row["thread_metadata"].get("assistant_id")
