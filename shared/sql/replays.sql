@@ -237,25 +237,33 @@ WHERE NOT EXISTS (SELECT FROM run later WHERE later.run_id = w.run_id AND later.
 -- name: ended
 -- Cases whose runs have ended, with both runs and their final states. `is_current`: the thread's stored values are those
 -- that the past run left. `is_asked_again`: a later run has answered a question of the run, and its task has asked another
--- one, which replaces the stored one.
-SELECT c.position, c.run_id, c.thread_id, c.case_thread_id, c.report, r.run_id IS NOT NULL AS is_stored, r.revision_id, r.graph_id,
-    r.status, r.error, r.input, r.kwargs, r.spans, r.usage, r.started_at, r.ended_at, last.id AS last_id, t.config,
-    t.metadata AS thread_metadata, v.status = 'DEPLOYED' AS is_deployed,
-    last.id IS NOT NULL AND readable(t.state) ->> 'checkpoint_id' = last.id AS is_current,
-    EXISTS (SELECT FROM run later
-            WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
-              AND later.created_seq > r.created_seq AND later.status = 'success' AND NOT EXISTS (
-                SELECT FROM checkpoint k
-                WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
-                  AND k.checkpoint_id > last.id AND k.created_at <= later.ended_at)) AS is_asked_again, t.values, t.state,
-    s.run_id IS NOT NULL AS has_run, s.status AS case_status, s.error AS case_error, s.spans AS case_spans,
-    s.usage AS case_usage, s.started_at AS case_started_at, s.ended_at AS case_ended_at, h.values AS case_values,
-    h.state AS case_state
-FROM replay p JOIN replay_case c ON c.replay_id = p.id {original}
-LEFT JOIN revision v ON v.id = r.revision_id
-LEFT JOIN run s ON s.run_id = c.case_run_id LEFT JOIN thread h ON h.deployment_id = s.deployment_id AND h.thread_id = s.thread_id
-WHERE p.id = :id AND c.outcome IS NULL AND c.case_run_id IS NOT NULL AND NOT is_live(coalesce(s.status, ''))
-ORDER BY c.position LIMIT :limit
+-- one, which replaces the stored one. The rows end when their values exceed `bytes`.
+WITH found AS (
+    SELECT c.position, c.run_id, c.thread_id, c.case_thread_id, c.report, r.run_id IS NOT NULL AS is_stored, r.revision_id,
+        r.graph_id, r.status, r.error, r.input, r.kwargs, r.spans, r.usage, r.started_at, r.ended_at, last.id AS last_id,
+        t.config, t.metadata AS thread_metadata, v.status = 'DEPLOYED' AS is_deployed,
+        last.id IS NOT NULL AND readable(t.state) ->> 'checkpoint_id' = last.id AS is_current,
+        EXISTS (SELECT FROM run later
+                WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
+                  AND later.created_seq > r.created_seq AND later.status = 'success' AND NOT EXISTS (
+                    SELECT FROM checkpoint k
+                    WHERE k.deployment_id = r.deployment_id AND k.thread_id = r.thread_id AND k.checkpoint_ns = ''
+                      AND k.checkpoint_id > last.id AND k.created_at <= later.ended_at)) AS is_asked_again,
+        t.values, t.state, s.run_id IS NOT NULL AS has_run, s.status AS case_status, s.error AS case_error,
+        s.spans AS case_spans, s.usage AS case_usage, s.started_at AS case_started_at, s.ended_at AS case_ended_at,
+        h.values AS case_values, h.state AS case_state
+    FROM replay p JOIN replay_case c ON c.replay_id = p.id {original}
+    LEFT JOIN revision v ON v.id = r.revision_id
+    LEFT JOIN run s ON s.run_id = c.case_run_id
+    LEFT JOIN thread h ON h.deployment_id = s.deployment_id AND h.thread_id = s.thread_id
+    WHERE p.id = :id AND c.outcome IS NULL AND c.case_run_id IS NOT NULL AND NOT is_live(coalesce(s.status, ''))
+    ORDER BY c.position LIMIT :limit
+), sized AS (
+    SELECT position, sum(coalesce(octet_length(CAST(values AS text)), 0) + coalesce(octet_length(CAST(case_values AS text)), 0))
+        OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM found
+)
+SELECT found.* FROM found JOIN sized USING (position) WHERE coalesce(bytes_before, 0) <= :bytes ORDER BY position
 
 -- name: record_outcome
 -- Records the outcome of a case once, and adds what its run used to the replay, whose row is locked. The figures are the

@@ -490,6 +490,24 @@ def test_a_case_without_a_host_delays_no_others_and_no_bound(
     assert content(control.get(f"{replays}/{replay['id']}"))["status"] == "stopped"
 
 
+def test_cases_with_large_values_are_judged_one_after_another(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    for _ in range(4):
+        past_run(api)
+    replay = begin(control, replays, concurrency=4)
+    step(settings, replay, 2)
+    runs = {str(run.run_id): run for run in claim(replay)}
+    in_order = [runs[case["case_run_id"]] for case in cases_of(control, replays, replay)]
+    for run, size in zip(in_order, (1, 1, cases.JUDGED_BYTES, cases.JUDGED_BYTES), strict=True):
+        end(run, {"a": "x" * size})
+    judged = []
+    for _ in range(2):
+        step(settings, replay)
+        judged.append(content(control.get(f"{replays}/{replay['id']}"))["counts"]["changed"])
+    assert judged == [3, 4]
+
+
 def test_a_run_that_is_deleted_while_its_case_starts_is_skipped(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:
