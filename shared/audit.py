@@ -65,10 +65,12 @@ class Action(StrEnum):
     PROVIDER_CREATED = "provider.created"
     PROVIDER_CHANGED = "provider.changed"
     PROVIDER_DELETED = "provider.deleted"
+    PROVIDER_AUTHORIZED = "provider.authorized"
     PROVIDER_TOKENS_REVOKED = "provider.tokens_revoked"
     KEY_CREATED = "key.created"
     KEY_CHANGED = "key.changed"
     KEY_REVOKED = "key.revoked"
+    KEY_REFUSED = "key.refused"
     USER_SIGNED_IN = "user.signed_in"
     USER_SIGNED_OUT = "user.signed_out"
     ORGANIZATION_CREATED = "organization.created"
@@ -124,6 +126,8 @@ RECORD = Record(
 )
 
 _INSERT = statement("audit.insert")
+_LOCK_KEY = statement("audit.lock_key")
+_ADD_REFUSED_KEY = statement("audit.add_refused_key")
 _BEGIN_REMOVAL = statement("audit.begin_removal")
 _REMOVE_OLD = statement("audit.remove_old")
 _REMOVE_EXCESS = statement("audit.remove_excess")
@@ -158,6 +162,15 @@ def add(
         deployment_id=deployment_id,
         detail=dumps({name: value for name, value in detail.items() if value is not None}),
     )
+
+
+def add_refused_key(conn: Connection, key_id: str, *, address: str | None) -> None:
+    """Insert an entry about the refusal of a key, at most one an hour for each key, so that callers cannot fill the log.
+
+    Does nothing for an unknown id, which belongs to no organization.
+    """
+    if _LOCK_KEY.row(conn, key_id=key_id) is not None:
+        _ADD_REFUSED_KEY.count(conn, key_id=key_id, address=address)
 
 
 def search(

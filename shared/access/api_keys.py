@@ -25,6 +25,7 @@ from cachetools import TTLCache
 from sqlalchemy import Connection, RowMapping, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
+from shared import audit
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.figures import budgets
 from shared.infra.postgres import connection
@@ -50,6 +51,7 @@ ACCOUNT_PREFIX = "account:"  # prefix of the ids of people who sign in (shared/a
 ID_LENGTH = 8
 SECRET_LENGTH = 43
 CACHE_SECONDS = 5.0
+REFUSAL_SECONDS = 300.0
 CACHE_SIZE = 10_000
 LAST_USED_GRAIN = timedelta(minutes=1)
 ENDED_DAYS = 90  # how long an ended key is still listed
@@ -78,6 +80,7 @@ class Caller:
 
 _callers: TTLCache[bytes, Caller] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
 _alive: TTLCache[str, bool] = TTLCache(CACHE_SIZE, CACHE_SECONDS)
+_refused: TTLCache[str, bool] = TTLCache(CACHE_SIZE, REFUSAL_SECONDS)
 
 
 def create(
@@ -248,6 +251,7 @@ def forget() -> None:
     """Clear the cache of keys."""
     _callers.clear()
     _alive.clear()
+    _refused.clear()
 
 
 def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
@@ -313,6 +317,16 @@ def _look_up(key: str) -> Caller | None:
             return None
         conn.execute(NOTE_USE, {"id": key_id, "grain": LAST_USED_GRAIN})
     return Caller(row.id, row.name, key_id, row.role)
+
+
+def record_refusal(key: str, *, address: str | None) -> None:
+    """Record in the audit log that a key with a known id was refused. Each process does it once in REFUSAL_SECONDS."""
+    key_id, _ = _split(key)
+    if key_id is None or key_id in _refused:
+        return
+    _refused[key_id] = True
+    with connection() as conn:
+        audit.add_refused_key(conn, key_id, address=address)
 
 
 def _split(key: str) -> tuple[str | None, str]:

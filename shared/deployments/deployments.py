@@ -13,7 +13,16 @@ from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
 from shared.audit import Actor
-from shared.deployments import limits, next_revision, records, replay_gate, revisions, shares, sources, user_code
+from shared.deployments import (
+    limits,
+    next_revision,
+    records,
+    replay_gate,
+    revisions,
+    shares,
+    sources,
+    user_code,
+)
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.revisions import Transition

@@ -38,7 +38,9 @@ def require_passed(
             f"v{row['number']} gets no traffic before a replay of it has passed, and none was judged."
         )
     failed = ", ".join(row["failed"])
-    raise Conflict(f"v{row['number']} gets no traffic: its newest replay, {row['replay_id']}, failed: {failed}.")
+    raise Conflict(
+        f"v{row['number']} gets no traffic: its newest replay, {row['replay_id']}, failed: {failed}."
+    )
 
 
 def require_preview(deployment: Row, *, require_replay: bool | None) -> None:

@@ -91,9 +91,7 @@ def _is_exempt(conn: Connection, deployment: Row, revision_id: UUID, *, require_
     """Return whether a revision gets traffic without a required replay because it has served. Raises Conflict."""
     if not require_replay and not deployment["require_replay"]:
         return False
-    return replay_gate.require_passed(
-        conn, deployment["id"], revision_id, exempts_served=not require_replay
-    )
+    return replay_gate.require_passed(conn, deployment["id"], revision_id, exempts_served=not require_replay)
 
 
 def _require_whole(requested: Sequence[Share]) -> None:

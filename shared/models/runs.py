@@ -7,7 +7,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Double,
-    ForeignKey,
     ForeignKeyConstraint,
     Index,
     LargeBinary,
@@ -115,7 +114,8 @@ BULK_OPERATION = Table(
 BULK_RUN = Table(
     "bulk_run",
     METADATA,
-    column("operation_id", Uuid, ForeignKey("bulk_operation.id", ondelete="CASCADE"), primary_key=True),
+    # no foreign key: checking it for 100,000 runs takes longer than inserting them. Removals delete the runs first
+    column("operation_id", Uuid, primary_key=True),
     column("position", BigInteger, primary_key=True, autoincrement=False),
     column("run_id", Uuid),
     column("thread_id", Uuid),

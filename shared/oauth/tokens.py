@@ -143,8 +143,9 @@ def store(
     Unless `is_another` (they belong to another account), they replace the owner's tokens whose scopes they cover.
     Raises NotFound if the provider has been deleted meanwhile.
     """
-    lock = text("SELECT 1 FROM oauth_provider WHERE id = :id FOR NO KEY UPDATE")
-    if conn.execute(lock, {"id": owner["provider_key"]}).one_or_none() is None:
+    lock = text("SELECT provider_id FROM oauth_provider WHERE id = :id FOR NO KEY UPDATE")
+    provider_id = conn.execute(lock, {"id": owner["provider_key"]}).scalar_one_or_none()
+    if provider_id is None:
         raise NotFound("The OAuth provider has been deleted.")
     scopes = list(requested) if tokens.scopes is None else tokens.scopes
     if not is_another:
@@ -164,6 +165,9 @@ def store(
         "is_default": is_default,
     }
     conn.execute(insert(OAUTH_GRANT).values(values))
+    user = Actor(owner["user_id"], owner["user_id"])
+    organization_id = owner["organization_id"]
+    audit.add(conn, organization_id, Action.PROVIDER_AUTHORIZED, provider_id, by=user, scopes=scopes)
     return grant_id
 
 

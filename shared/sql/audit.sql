@@ -34,6 +34,18 @@ EXECUTE FUNCTION refuse_audit_change_1();
 INSERT INTO audit_entry (organization_id, action, subject, actor, address, deployment_id, detail)
 VALUES (:organization_id, :action, :subject, CAST(:actor AS jsonb), :address, :deployment_id, CAST(:detail AS jsonb))
 
+-- name: lock_key
+-- Serializes the entries of a key. The next statement sees what the previous holder of the lock has committed.
+SELECT FROM api_key WHERE id = :key_id FOR NO KEY UPDATE
+
+-- name: add_refused_key
+INSERT INTO audit_entry (organization_id, action, subject, address, detail)
+SELECT k.organization_id, 'key.refused', k.name, :address, jsonb_build_object('of_key', k.id, 'reason',
+    CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired' ELSE 'wrong secret' END)
+FROM api_key k WHERE k.id = :key_id AND NOT EXISTS (
+    SELECT FROM audit_entry e WHERE e.organization_id = k.organization_id AND e.action = 'key.refused'
+      AND e.at > now() - interval '1 hour' AND e.detail ->> 'of_key' = k.id)
+
 -- name: search
 SELECT {columns} FROM audit_entry WHERE organization_id = :organization_id AND {condition}
 ORDER BY at DESC, id DESC LIMIT :limit OFFSET :offset

@@ -109,8 +109,8 @@ def store_update(
     Raises NotFound. Raises Conflict if the thread has live runs. Raises StaleUpdate if the update was based on the
     newest checkpoint (`from_newest`) and a newer one exists now.
 
-    `cancels`: the update cancels this question, and who cancelled it is recorded: see `shared/inbox/answers.py`. Raises
-    Conflict if the question is not open any more, because the update would end what came after the answer.
+    `cancels`: the update cancels this question, and the canceller is recorded: see `shared/inbox/answers.py`. Raises
+    Conflict if the question is closed: its thread has continued, and the update would end newer tasks.
     """
     require_quiet(conn, deployment_id, thread_id)
     if cancels is not None and conn.execute(OPEN_QUESTION, {"id": cancels["question_id"]}).first() is None:

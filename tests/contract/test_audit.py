@@ -7,9 +7,10 @@ from uuid import UUID
 
 from flask.testing import FlaskClient
 
+from shared.access import api_keys
 from tests.contract.conftest import Api, ControlPlane, caller, new_key
 from tests.contract.splitting import newer, operator, split
-from tests.contract.statements import one
+from tests.contract.statements import execute, one
 from tests.support.asking import ask
 
 __all__ = ["newer", "operator"]
@@ -77,6 +78,30 @@ def test_changes_of_keys_are_listed_without_their_secrets(operator: ControlPlane
     for role, count in (("deploy", 0), ("admin", 3)):
         answer: Any = caller(neighbour.client.application, new_key(role)).get("/v2/audit").json
         assert len(answer["resources"]) == count, role
+
+
+def test_a_refused_key_is_recorded_once_an_hour(operator: ControlPlane, neighbour: Api) -> None:
+    application = neighbour.client.application
+    revoked: Any = operator.post("/v2/keys", {"name": "old", "role": "run"}).json
+    operator.call("DELETE", f"/v2/keys/{revoked['id']}")
+    expired: Any = operator.post("/v2/keys", {"name": "late", "role": "run"}).json
+    execute("UPDATE api_key SET expires_at = now() WHERE id = :id", id=expired["id"])
+    guessed: Any = operator.post("/v2/keys", {"name": "ci", "role": "run"}).json
+    wrong = guessed["key"][:-3] + "AAA"
+    unknown = f"{revoked['key'][:4]}{'z' * 10}_{wrong[-43:]}"
+    for key in (revoked["key"], expired["key"], wrong, unknown, "no key", revoked["key"], wrong):
+        api_keys.forget()  # another process
+        assert caller(application, key).get("/v2/deployments").status_code == 401
+
+    rows = recorded(operator, action="key.refused")
+
+    assert [(row["subject"], row["detail"]["reason"]) for row in reversed(rows)] == [
+        ("old", "revoked"),
+        ("late", "expired"),
+        ("ci", "wrong secret"),
+    ]
+    assert {(row["actor"], row["address"]) for row in rows} == {(None, "127.0.0.1")}
+    assert wrong not in str(rows)
 
 
 def test_secrets_are_recorded_by_name(api: Api, operator: ControlPlane) -> None:

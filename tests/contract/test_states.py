@@ -28,8 +28,8 @@ from shared.infra import redis
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import ThreadStatus
 from shared.threads.state import StaleUpdate, store_update
-from tests.contract.statements import execute
 from tests.contract.conftest import Api, Notifications
+from tests.contract.statements import execute
 from tests.support.acting import Actor
 
 MISSING = "00000000-0000-0000-0000-00000000dead"

@@ -222,7 +222,9 @@ def test_a_required_replay_of_the_very_revision_must_have_passed(
         act(operator, api, "promote", revision_id=newer, require_replay=True),
         split(newer, 10, traffic_requires_replay=True),
     ]
-    assert [(one.status_code, "none was judged" in one.json["detail"]) for one in flagged] == [(409, True)] * 2
+    assert [(one.status_code, "none was judged" in one.json["detail"]) for one in flagged] == [
+        (409, True)
+    ] * 2
     assert setting({"display_name": "x"}) is False
     assert setting({"require_replay": True}) is True
     assert setting({"display_name": "y"}) is True

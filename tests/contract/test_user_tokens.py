@@ -157,6 +157,10 @@ def test_tokens_are_revoked_here_and_where_the_provider_can(users: Users, server
     assert (gone.status_code, gone.json) == (200, {"message": "1 token revoked.", "provider_id": "acme"})
     assert set(server.revoked) == {server.tokens[1].access_token, server.tokens[1].refresh_token}
     assert users.control.get("/v2/auth/tokens/exists", provider_id="acme").json == {"has_token": False}
+    query = (
+        "SELECT actor ->> 'key_id', subject FROM audit_entry WHERE action = 'provider.authorized' ORDER BY id"
+    )
+    assert [tuple(row) for row in execute(query)] == [("ann", "acme"), ("bob", "acme")]
     query = "SELECT subject, detail FROM audit_entry WHERE action = 'provider.tokens_revoked'"
     assert execute(query) == [("acme", {"tokens": 1})] * 2
     assert users.ask()["status"] == "pending"

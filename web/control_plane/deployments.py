@@ -124,7 +124,9 @@ class DeploymentSearch(fields.Page):
     name = fields.StrictString()
     name_contains = fields.StrictString()
     replayed_at = fields.StrictString(
-        metadata={"description": "The `bench` of a replay: finds the deployment whose runs are replayed at it"}
+        metadata={
+            "description": "The `bench` of a replay: finds the deployment whose runs are replayed at it"
+        }
     )
     status = fields.OneOf(*map(str, DeploymentStatus))
     deployment_type = DeploymentType()

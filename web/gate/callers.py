@@ -31,7 +31,7 @@ from shared.errors import Denied, Forbidden, NotFound, Unauthenticated
 from shared.user_code import authorization, users
 from shared.user_code.users import User
 from web.gate import limits
-from web.gate.addresses import RequestAddress, client_network
+from web.gate.addresses import RequestAddress, client_address, client_network
 from web.gate.context import Authorization, caller, context, publish, settings
 from web.gate.credentials import Credentials
 from web.gate.deployments import DeploymentLookup
@@ -83,6 +83,7 @@ def identify(credentials: Credentials) -> Caller | None:
     if credentials.local_developer is not None:
         return credentials.local_developer
     limits.count_failure(client_network(settings()))
+    api_keys.record_refusal(credentials.presented_key, address=client_address(settings()))
     is_key_of_service = credentials.presented_key.startswith(f"{api_keys.PREFIX}_")
     raise Unauthenticated("Unknown API key" if is_key_of_service else FOREIGN_KEY)
 

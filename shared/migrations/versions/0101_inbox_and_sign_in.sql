@@ -103,8 +103,7 @@ CREATE TABLE bulk_run (
     detail TEXT,
     new_run_id UUID,
     ended_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_bulk_run PRIMARY KEY (operation_id, position),
-    CONSTRAINT fk_bulk_run_operation_id FOREIGN KEY(operation_id) REFERENCES bulk_operation (id) ON DELETE CASCADE
+    CONSTRAINT pk_bulk_run PRIMARY KEY (operation_id, position)
 );
 CREATE INDEX ix_bulk_run_waiting ON bulk_run (operation_id, position) WHERE outcome IS NULL;
 

@@ -18,18 +18,19 @@ const KINDS_OF_FAILURE = { BUILD_FAILED: "build failed", DEPLOY_FAILED: "deploy 
 /** An entry in words, which follow the name of its subject. @param {Pick<Entry, "action" | "detail">} entry @returns {string} */
 export function entryInWords({ action, detail }) {
   const revision = `v${detail.revision_number ?? "?"}`;
+  const unreplayed = detail.without_replay ? ", without a replay as it has served" : "";
   const where = detail.preview ? ` as preview ${detail.preview}` : "";
   const fields = (detail.fields ?? []).map((/** @type {string} */ name) => FIELDS[name] ?? name).join(", ");
   switch (action) {
     case "deployment.created": return "deployment created";
     case "deployment.changed": return `settings changed: ${fields}`;
     case "deployment.deleted": return "deployment deleted";
-    case "revision.created": return `${revision} requested${where}${detail.redeployed_number ? `, a redeploy of v${detail.redeployed_number}` : ""}`;
+    case "revision.created": return `${revision} requested${where}${detail.redeployed_number ? `, a redeploy of v${detail.redeployed_number}` : ""}${unreplayed}`;
     case "revision.deployed": return `${revision} deployed${where}`;
     case "revision.failed": return `${revision} ${KINDS_OF_FAILURE[detail.status] ?? "failed"}${where}`;
     case "revision.interrupted": return `${revision} interrupted`;
     case "secrets.changed": return `variables of ${revision}: ${variablesInWords(detail)}`;
-    case "traffic.promoted": return `${revision} promoted to all traffic`;
+    case "traffic.promoted": return `${revision} promoted to all traffic${unreplayed}`;
     case "traffic.split": return `traffic split: ${servedInWords(detail.traffic, detail.traffic?.[0]?.revision_number)}`;
     case "traffic.aborted": return "traffic split aborted";
     case "preview.deleted": return `preview ${detail.preview} deleted`;
@@ -46,10 +47,12 @@ export function entryInWords({ action, detail }) {
     case "provider.created": return "OAuth provider created";
     case "provider.changed": return `OAuth provider changed: ${fields}`;
     case "provider.deleted": return "OAuth provider deleted";
+    case "provider.authorized": return "access of the OAuth provider granted";
     case "provider.tokens_revoked": return `${detail.tokens} ${detail.tokens === 1 ? "token" : "tokens"} revoked`;
     case "key.created": return `key created, role ${detail.role}`;
     case "key.changed": return `key changed: ${fields}`;
     case "key.revoked": return "key revoked";
+    case "key.refused": return `key refused: ${detail.reason}`;
     case "user.signed_in": return `signed in, role ${detail.role}`;
     case "user.signed_out": return "signed out";
     case "organization.created": return "organization created";
