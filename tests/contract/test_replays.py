@@ -348,6 +348,17 @@ def test_its_usage_is_reported_beside_that_of_the_deployment(
     assert content(control.get("/v2/metrics/overview"))["deployments"][0]["success"] == 1
 
 
+def test_the_deployment_of_a_bench_is_found_although_its_name_is_shortened(
+    control: ControlPlane, api: Api
+) -> None:
+    deployment = make.deployment("a" * 60, organization_id=api.deployment.organization_id)
+    make.replay(deployment)
+    bench = scalar("SELECT name FROM deployment WHERE replay_of = :id", id=deployment.id)
+    found = content(control.get("/v2/deployments", replayed_at=bench))["resources"]
+    assert [row["name"] for row in found] == [deployment.name]
+    assert content(control.get("/v2/deployments", replayed_at=deployment.name))["resources"] == []
+
+
 def test_a_deleted_replay_leaves_nothing(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:

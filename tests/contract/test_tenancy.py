@@ -87,7 +87,10 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         )
         conn.execute(update(GRAPH).values(drawings={"0": {}, "all": {}}))
     owner.call("PUT", "/d/chat/store/items", {**ITEM, "value": {"v": "their-metadata"}})
-    question_id = make.question(deployment, value="their-metadata")
+    question_id, replay_id = make.question(deployment, value="their-metadata"), make.replay(deployment)
+    with connection() as conn:
+        case = {"replay_id": replay_id, "position": 1, "run_id": run_id, "thread_id": thread_id}
+        conn.execute(METADATA.tables["replay_case"].insert(), {**case, "reason": "their-metadata"})
     fill = {
         "cron_id": owner.post("/d/chat/runs/crons", {**CRON, "metadata": {"of": "their-metadata"}}).json[
             "cron_id"
@@ -101,7 +104,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "assistant_id": str(make.assistant(deployment.id, name="their-metadata")),
         "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "operation_id": str(make.bulk_operation(deployment)),
-        "replay_id": str(make.replay(deployment)),
+        "replay_id": str(replay_id),
         "position": "1",
         "checkpoint_id": str(uuid4()),
         "namespace": "any",

@@ -66,7 +66,7 @@ suite("look", () => {
   test("breadcrumbs of a deployment's page begin with the deployment", () => {
     const runs = { label: "Runs", href: "#/d/shop/runs" };
     assert.deepEqual(withDeployment([], undefined, null), []);
-    assert.deepEqual(withDeployment([runs], "shop--replay-0123abcd", null), [{ label: "shop" }, { label: "Replays", href: "#/d/shop/replays" }, runs]);
+    assert.deepEqual(withDeployment([runs], "sh--replay-0123abcd", null, "shop"), [{ label: "shop" }, { label: "Replays", href: "#/d/shop/replays" }, runs]);
     assert.deepEqual(withDeployment([runs], "shop", { id: "one", name: "shop" }), [{ label: "shop", href: "#/deployments/one" }, runs]);
     assert.deepEqual(withDeployment([{ label: "shop" }, runs], "shop", { id: "two", name: "other" }), [{ label: "shop", href: undefined }, runs]);
   });
