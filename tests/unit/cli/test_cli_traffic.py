@@ -52,17 +52,24 @@ def test_what_is_left_of_a_split_goes_to_what_serves(
 ) -> None:
     """The active revision gets the remaining percentage of a split."""
     split(server, rows, 70, 30)
-    ran = runyard(server, "traffic", "app", "v2=20", "v3=10%")
+    ran = runyard(server, "traffic", "app", "v2=20", "v3=10%", "--require-replay")
     assert (ran.exit_code, ran.stdout) == (0, "app: v1 70 %, v2 30 %\n"), ran.output
     wanted = [(rows[1], 20), (rows[0], 10), (rows[2], 70)]
     assert server.body(PATCH) == {
-        "traffic": [{"revision_id": row["id"], "percent": percent} for row, percent in wanted]
+        "traffic": [{"revision_id": row["id"], "percent": percent} for row, percent in wanted],
+        "traffic_requires_replay": True,
     }
     assert "Traffic     v1 70 %, v2 30 %" in runyard(server, "status", "app").stdout
 
 
 def test_a_split_that_says_nothing_is_wrong_usage(server: ControlPlane, rows: list[dict[str, Any]]) -> None:
-    for arguments, code in ((["v2"], 2), (["v2=x"], 2), (["v2=10", "v2=20"], 2), (["v9=10"], 1)):
+    for arguments, code in (
+        (["v2"], 2),
+        (["v2=x"], 2),
+        (["v2=10", "v2=20"], 2),
+        (["v9=10"], 1),
+        (["--require-replay"], 2),
+    ):
         assert runyard(server, "traffic", "app", *arguments).exit_code == code, arguments
     assert PATCH not in server.asked
 

@@ -86,7 +86,8 @@ def test_every_file_and_setting_that_a_page_names_exists(page: Path) -> None:
 
     # Variables of the command line, the GitLab job, graph hosts and the tests
     of_others = {"RUNYARD_ORG", "RUNYARD_CONTEXT", "RUNYARD_PACKAGE", "RUNYARD_REPLAY", "RUNYARD_FAIL_ON"}
-    of_others |= {"RUNYARD_GITLAB_TOKEN", "RUNYARD_STARTED_BY", shared_stack.URL, shared_stack.KEY}
+    of_others |= {"RUNYARD_PROMOTE", "RUNYARD_GITLAB_TOKEN", "RUNYARD_STARTED_BY"}
+    of_others |= {shared_stack.URL, shared_stack.KEY}
     assert settings_named - of_others <= {name for field in VARIABLES for name in names_of(field)}
 
 
