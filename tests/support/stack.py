@@ -22,7 +22,6 @@ import typer.testing
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from cli.client.client import Client
 from cli.deployments.deploy import deploy_project
@@ -303,11 +302,11 @@ class Stack:
 
     def runyard(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `runyard` command that only calls the API, in this process, which saves a second of imports."""
-        from cli.main import app  # the slowest import of all tests, therefore deferred
+        from tests.support.commands import invoke  # the slowest import of all tests, therefore deferred
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "environ", self.environment | {"RUNYARD_URL": self.url})
-            ran = CliRunner().invoke(app, arguments)
+            ran = invoke(*arguments)
         return subprocess.CompletedProcess(arguments, ran.exit_code, ran.stdout, ran.stderr)
 
 

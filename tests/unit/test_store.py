@@ -27,14 +27,8 @@ from workers.graph_host.store import HostStore, SemanticIndex, StoreFailed
 from workers.runner import host_requests
 
 SEARCH = {
-    "op": "search",
-    "namespace": [],
-    "filter": None,
-    "limit": 1,
-    "offset": 0,
-    "refresh": False,
-    "near": None,
-}
+    "op": "search", "namespace": [], "filter": None, "limit": 1, "offset": 0, "refresh": False, "near": None,
+}  # fmt: skip
 
 
 class Runner:

@@ -45,14 +45,10 @@ def test_a_first_deploy_asks_in_the_order_of_the_protocol(server: ControlPlane, 
         f"PATCH /v2/deployments/{D}",
     ]
     assert server.body("POST /v2/deployments") == {
-        "name": "my-app",
-        "source": "internal_source",
-        "source_config": {"deployment_type": "dev"},
-        "source_revision_config": {},
-        "secrets": [{"name": "KEY", "value": "v"}],
-        "pool": "gpu",
+        "name": "my-app", "source": "internal_source", "source_config": {"deployment_type": "dev"},
+        "source_revision_config": {}, "secrets": [{"name": "KEY", "value": "v"}], "pool": "gpu",
         "limits": {"max_concurrent_runs": 4},
-    }
+    }  # fmt: skip
     assert server.body(f"PATCH /v2/deployments/{D}") == {
         "revision_source": "internal_source",
         "source_revision_config": {"source_tarball_path": "o", "langgraph_config_path": "langgraph.json"},
@@ -397,12 +393,8 @@ def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPla
     ]
     asked = server.body(logs)
     assert asked == {
-        "level": "WARNING",
-        "query": "o",
-        "start_time": "2026-01-01T00:00:00+00:00",
-        "order": "desc",
-        "limit": 100,
-    }
+        "level": "WARNING", "query": "o", "start_time": "2026-01-01T00:00:00+00:00", "order": "desc", "limit": 100,
+    }  # fmt: skip
     assert runyard(server, "logs", "app", "--since", "yesterday").exit_code == 2
 
 

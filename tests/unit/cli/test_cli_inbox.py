@@ -139,15 +139,10 @@ def test_filters_are_those_of_the_api(served: ControlPlane) -> None:
     since = datetime.now(UTC) - datetime.fromisoformat(asked.pop("asked_after"))
     assert abs(since - timedelta(hours=2)) < timedelta(minutes=1)
     assert asked == {
-        "status": "all",
-        "deployment": "app",
-        "assistant_id": "agent",
-        "assignee": "ann",
-        "asked_before": "2026-02-01T00:00:00+00:00",
-        "metadata": '{"customer": "acme", "level": 3}',
-        "limit": "100",
+        "status": "all", "deployment": "app", "assistant_id": "agent", "assignee": "ann",
+        "asked_before": "2026-02-01T00:00:00+00:00", "metadata": '{"customer": "acme", "level": 3}', "limit": "100",
         "offset": "0",
-    }
+    }  # fmt: skip
     assert runyard(served, "inbox", "list", "-m", "customer").exit_code == 2
     served.answers[LIST] = [(200, {"resources": [], "offset": 0, "total": 0})]
     assert runyard(served, "inbox", "list").stdout == "There are no open questions.\n"
@@ -229,14 +224,9 @@ def test_a_link_is_printed_once_and_alone(served: ControlPlane) -> None:
 
 def test_links_are_listed_and_revoked(served: ControlPlane) -> None:
     link = {
-        "id": OTHER,
-        "label": "Ng",
-        "created_by": "ops (k1)",
-        "created_at": "2026-01-01T00:00:00+00:00",
-        "expires_at": "2026-01-08T00:00:00+00:00",
-        "used_at": None,
-        "revoked_at": None,
-    }
+        "id": OTHER, "label": "Ng", "created_by": "ops (k1)", "created_at": "2026-01-01T00:00:00+00:00",
+        "expires_at": "2026-01-08T00:00:00+00:00", "used_at": None, "revoked_at": None,
+    }  # fmt: skip
     used = {**link, "id": RUN, "used_at": "2026-01-02T00:00:00+00:00"}
     served.answers[f"GET /v2/inbox/{Q}/links"] = [(200, [link, used])]
     served.answers[f"DELETE /v2/inbox/links/{OTHER}"] = [(204, None)]

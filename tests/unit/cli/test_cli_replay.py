@@ -19,15 +19,8 @@ START, ONE, CASES = f"POST {REPLAYS}", f"GET {REPLAYS}/{ID}", f"GET {REPLAYS}/{I
 PROMOTE = f"POST /v2/deployments/{D}/traffic/promote"
 AT = "2026-01-01T00:00:00+00:00"
 COUNTS = {
-    "total": 10,
-    "waiting": 0,
-    "running": 0,
-    "same": 6,
-    "changed": 2,
-    "diverged": 0,
-    "failed": 1,
-    "skipped": 1,
-}
+    "total": 10, "waiting": 0, "running": 0, "same": 6, "changed": 2, "diverged": 0, "failed": 1, "skipped": 1,
+}  # fmt: skip
 NONE = dict.fromkeys(("waiting", "running", "same", "changed", "diverged", "failed", "skipped"), 0)
 RULE = "errors>0, cost>+20%"
 
@@ -231,12 +224,8 @@ def test_cases_are_listed_with_their_first_difference(served: ControlPlane) -> N
     def case(position: int, outcome: str, reason: str | None = None, **comparison: Any) -> dict[str, Any]:
         ids = {"run_id": R, "thread_id": R, "case_run_id": R, "case_thread_id": R}
         return {
-            "position": position,
-            "outcome": outcome,
-            "reason": reason,
-            **ids,
-            "comparison": comparison or None,
-        }
+            "position": position, "outcome": outcome, "reason": reason, **ids, "comparison": comparison or None,
+        }  # fmt: skip
 
     served.answers |= {
         ONE: [(200, replay())],

@@ -24,14 +24,9 @@ THREAD = f"/d/app/threads/{T}"
 def row(run_id: str = RUN, status: str = "error", minute: int = 0, **more: Any) -> dict[str, Any]:
     at = f"2026-01-01T00:{minute:02d}:00+00:00"
     return {
-        "run_id": run_id,
-        "thread_id": T,
-        "status": status,
-        "created_at": at,
-        "updated_at": at,
-        "kwargs": {"input": {"topic": "tea"}},
-        **more,
-    }
+        "run_id": run_id, "thread_id": T, "status": status, "created_at": at, "updated_at": at,
+        "kwargs": {"input": {"topic": "tea"}}, **more,
+    }  # fmt: skip
 
 
 def band(

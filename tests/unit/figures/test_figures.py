@@ -64,18 +64,10 @@ def fold(**more: Any) -> int:
 def append(deployment: DeploymentRef, at: datetime, **columns: Any) -> None:
     """Insert a row as a run that ended at this time leaves it."""
     values = {
-        "deployment_id": deployment.id,
-        "key_id": "aaaa",
-        "status": "success",
-        "created_at": at - timedelta(seconds=3),
-        "ended_at": at,
-        "attempts": 1,
-        "wait_seconds": 1.0,
-        "duration_seconds": 2.0,
-        "first_token_seconds": None,
-        "usage": None,
-        **columns,
-    }
+        "deployment_id": deployment.id, "key_id": "aaaa", "status": "success",
+        "created_at": at - timedelta(seconds=3), "ended_at": at, "attempts": 1, "wait_seconds": 1.0,
+        "duration_seconds": 2.0, "first_token_seconds": None, "usage": None, **columns,
+    }  # fmt: skip
     names = ", ".join(values)
     placed = ", ".join("CAST(:usage AS jsonb)" if name == "usage" else f":{name}" for name in values)
     with connection() as conn:

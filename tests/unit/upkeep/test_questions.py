@@ -15,7 +15,7 @@ from sqlalchemy import text
 from shared import audit, thread_updates
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Unanswered
-from shared.inbox.expiry import READ_AT_ONCE
+from shared.inbox import expiry
 from shared.infra.postgres import connection, database_time
 from shared.runs import webhook_records, webhooks
 from shared.settings import Settings
@@ -399,10 +399,11 @@ def test_two_processes_expire_each_question_once(deployment: DeploymentRef, sett
 def test_many_questions_of_one_deployment_expire_at_once_and_do_not_delay_another(
     questions: Questions, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expiry, "READ_AT_ONCE", 5)
     thread_id = question(ask(deployment, rules=EXPIRING))["thread_id"]
     many = [
         factories.question(deployment, thread_id, interrupt_id=str(number), expires_at=database_time())
-        for number in range(READ_AT_ONCE + 1)
+        for number in range(expiry.READ_AT_ONCE + 1)
     ]
     other = factories.deployment("other")
     one = ask(other, rules={**EXPIRING, "on_expiry": {"action": "cancel"}})
@@ -423,9 +424,10 @@ def test_many_questions_of_one_deployment_expire_at_once_and_do_not_delay_anothe
 def test_expiries_that_wait_for_a_retry_do_not_block_later_ones(
     questions: Questions, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expiry, "READ_AT_ONCE", 5)
     thread_id = factories.thread(deployment.id)
     at = database_time()
-    for number in range(READ_AT_ONCE + 1):
+    for number in range(expiry.READ_AT_ONCE + 1):
         factories.question(
             deployment, thread_id, interrupt_id=str(number), expires_at=at, on_expiry={"action": "cancel"}
         )

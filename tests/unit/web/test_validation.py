@@ -84,20 +84,9 @@ def refused(raw: bytes | object, schema: type[Schema] = Everything) -> list[tupl
 
 def test_it_takes_what_the_schema_allows_and_ignores_unknown_fields() -> None:
     sent = {
-        "count": 3,
-        "share": 0.5,
-        "wanted": True,
-        "name": "abc",
-        "note": None,
-        "id": ID,
-        "kind": "a",
-        "input": None,
-        "metadata": {"a": [1]},
-        "ids": [ID],
-        "modes": "values",
-        "part": {"word": "x"},
-        "parts": [{"word": "y"}],
-    }
+        "count": 3, "share": 0.5, "wanted": True, "name": "abc", "note": None, "id": ID, "kind": "a", "input": None,
+        "metadata": {"a": [1]}, "ids": [ID], "modes": "values", "part": {"word": "x"}, "parts": [{"word": "y"}],
+    }  # fmt: skip
     loaded = body(sent)
     assert loaded == {**sent, "id": UUID(ID), "ids": [UUID(ID)], "modes": ["values"]}
 
