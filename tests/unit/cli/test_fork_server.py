@@ -44,7 +44,8 @@ def facts_of(supervised: Supervised, name: str = "p0") -> dict[str, Any]:
     return facts
 
 
-def test_a_fork_is_what_the_program_would_be_and_shows_the_beginning_of_a_long_command(start: Start) -> None:
+def test_a_fork_is_what_the_program_would_be_and_ends_with_its_killed_supervisor(start: Start) -> None:
+    """The process title of a fork shows the beginning of a long command."""
     words = [f"word-{number}" for number in range(LONGEST // 5)]
     supervised = start(
         f"{PROGRAM} ${{HOME_OF:-nobody}} 'two words' $$",
@@ -71,13 +72,10 @@ def test_a_fork_is_what_the_program_would_be_and_shows_the_beginning_of_a_long_c
     assert " ".join((PROGRAM, *words)).startswith(shown)
     assert len(shown) > LONGEST
 
-
-def test_forks_end_with_their_killed_supervisor_and_so_does_the_fork_server(start: Start) -> None:
-    supervised = start(PROGRAM, PROGRAM)
-
-    assert {child.pid for child in supervised.family()} == {
-        facts_of(supervised, name)["pid"] for name in ("p0", "p1")
-    }
+    pids = {facts["pid"] for facts in (forked, executed, long)}
+    wait_until(
+        lambda: {child.pid for child in supervised.family()} == pids, what="the end of the fork server"
+    )
     assert supervised.end(signal.SIGKILL) == []
 
 
