@@ -319,14 +319,3 @@ def test_nothing_uses_the_orm() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy.orm")
     }
     assert users == set()
-
-
-def test_every_module_says_what_it_is_for_and_none_is_for_leftovers() -> None:
-    assert not [name(path) for package in OURS for path in modules(PROJECT / package) if path.stem == "utils"]
-    silent = [
-        name(path)
-        for package in OURS - {"tests"}
-        for path in modules(PROJECT / package)
-        if not ast.get_docstring(tree(path))
-    ]
-    assert silent == []

@@ -36,12 +36,6 @@ def test_it_has_the_processes_of_the_design_and_serves_every_queue() -> None:
     assert (PROJECT / "shared" / "migrations" / "__main__.py").is_file()
 
 
-@pytest.mark.parametrize("process", ["runner", "builder"])
-def test_a_worker_runs_on_greenlets_under_its_own_name(process: str) -> None:
-    assert "-P gevent" in LINES[process]
-    assert f"-n {process}@%h-$$" in LINES[process]  # unique, because a machine may run several
-
-
 def test_the_shell_hands_over_to_the_command() -> None:
     assert ProcfileLine("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
 

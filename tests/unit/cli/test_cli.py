@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from typer.core import TyperArgument
 from typer.main import get_command
 
 from cli.client.client import Client
 from cli.deployments.logs import Log
 from cli.deployments.project import KEPT_ROOT, keep_root
-from cli.deployments.target import NAME_FORMS
 from cli.main import app
 from cli.output import json_text
 from tests.support import control_plane as fake
@@ -488,15 +486,6 @@ def test_every_command_has_a_help_page_in_which_flags_have_no_type() -> None:
         assert command.help.split(".")[0].replace("`", "").split()[0] in shown.output, path
         for name, inner in getattr(command, "commands", {}).items():
             assert inner.hidden or name in shown.output, f"{name} of {path}"
-
-
-def test_every_command_about_a_deployment_takes_it_as_an_argument_with_the_same_help() -> None:
-    for path, command in commands(get_command(app)):
-        for param in command.params:
-            if param.name in ("name", "option", "deployment") and path != ("deploy",):
-                is_named = isinstance(param, TyperArgument) and param.metavar == "DEPLOYMENT"
-                is_other = param.hidden or path[0] in ("keys", "orgs", "login", "logout", "process")
-                assert is_other or (is_named and str(param.help).startswith(NAME_FORMS)), path
 
 
 def test_json_can_be_printed_on_any_terminal() -> None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
@@ -124,23 +123,6 @@ def test_its_variables_programs_and_command_are_those_of_the_service() -> None:
     assert command.text == '["runyard", "process", "web"]'
     assert health.text.endswith('CMD ["runyard", "health", "web"]')
     assert "web" in {line.name for line in read()}
-
-
-def test_patterns_and_lines_that_go_on_are_read_as_docker_does(tmp_path: Path) -> None:
-    patterns = ["# a comment", "*", "!src", "**/*.pyc", "src/own", "!src/own/kept"]
-
-    passing = ["src", "src/a.py", "src/deep/b.py", "src/own/kept"]
-    stopped = ["other", "other/src", "src/a.pyc", "src/deep/b.pyc", "src/own", "src/own/c"]
-    assert [path for path in (*passing, *stopped) if dockerfile.lets_through(patterns, path)] == passing
-
-    file = tmp_path / "Dockerfile"
-    file.write_text("ARG A=1\nFROM x AS y\n# no\nRUN one && \\\n    two\nENV B=2 C=3\n")
-
-    arguments, [stage] = dockerfile.read(file)
-
-    assert (arguments, stage.base, stage.name) == ({"A": "1"}, "x", "y")
-    assert [step.text for step in stage.all("RUN")] == ["one && two"]
-    assert stage.variables == {"B": "2", "C": "3"}
 
 
 # The SBOM: each package of the lock file and each library of the console, with its digest

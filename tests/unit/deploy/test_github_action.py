@@ -341,9 +341,14 @@ def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench) -> 
     assert (bench.service.asked, bench.github.comments) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("event", "event_name", "inputs", "code", "why"),
-    [
+def test_the_first_step_refuses_what_cannot_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"MODE": "auto", "PREVIEW": "true", "API_KEY": "ryd_key", "URL": "http://service.example"}
+    monkeypatch.setenv("GITHUB_EVENT_PATH", str(tmp_path / "event.json"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    monkeypatch.syspath_prepend(FOLDER)
+    for event, event_name, inputs, code, why in (
         (pull(author="dependabot[bot]"), "pull_request", {"API_KEY": "", "URL": ""}, 0, NO_SECRETS),
         (pull("closed", fork=True), "pull_request", {"API_KEY": "", "URL": ""}, 0, NO_SECRETS),
         ({}, "push", {"API_KEY": ""}, 1, "api-key is empty"),
@@ -354,33 +359,14 @@ def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench) -> 
         ({}, "push", {"MODE": "delete"}, 1, "no other deployment is deleted by a pipeline"),
         (pull(), "pull_request", {"MODE": "delete", "PREVIEW": "false"}, 1, "no other deployment is deleted"),
         (pull(fork=True), "pull_request_target", {}, 1, "whose code is anybody's"),
-    ],
-)
-def test_the_first_step_refuses_what_cannot_be_meant(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    event: dict[str, Any],
-    event_name: str,
-    inputs: dict[str, str],
-    code: int,
-    why: str,
-) -> None:
-    (tmp_path / "event.json").write_text(json.dumps(event))
-    defaults = {"MODE": "auto", "PREVIEW": "true", "API_KEY": "ryd_key", "URL": "http://service.example"}
-    for name, value in {
-        **{f"INPUT_{name}": value for name, value in {**defaults, **inputs}.items()},
-        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
-        "GITHUB_EVENT_NAME": event_name,
-        "GITHUB_OUTPUT": str(tmp_path / "output"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(FOLDER)
-
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(FOLDER / "plan.py"), run_name="__main__")
-
-    assert (ended.value.code, why in capsys.readouterr().out) == (code, True)
+    ):
+        (tmp_path / "event.json").write_text(json.dumps(event))
+        monkeypatch.setenv("GITHUB_EVENT_NAME", event_name)
+        for name, value in {**given, **inputs}.items():
+            monkeypatch.setenv(f"INPUT_{name}", value)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(FOLDER / "plan.py"), run_name="__main__")
+        assert (ended.value.code, why in capsys.readouterr().out) == (code, True), why
 
 
 def test_a_step_that_refuses_its_inputs_ends_the_action(bench: Bench) -> None:

@@ -99,61 +99,6 @@ def test_every_page_is_in_the_table_of_routes() -> None:
         name for name in pages if "export default" in (CONSOLE / "pages" / name).read_text()
     }
 
-    homes: dict[str, set[str]] = {}
-    for path in (CONSOLE / "style").glob("*.css"):
-        if path.name != "base.css":
-            for name in re.findall(r"^\s*(?:\w+)?\.([\w-]+)", path.read_text(), re.MULTILINE):
-                homes.setdefault(name, set()).add(path.name)
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
-
-
-def test_every_icon_is_used() -> None:
-    icons = CONSOLE / "parts" / "icons.js"
-    names = re.findall(r'^  (\w+): "M', icons.read_text(), re.MULTILINE)
-    used = {
-        name
-        for path in scripts(CONSOLE)
-        if path != icons
-        for name in re.findall(r'"(\w+)"', path.read_text())
-    }
-    assert names
-    assert set(names) <= used
-
-
-# Text colours and the backgrounds that they appear on, as custom properties of the style sheet.
-ON_PAGE = ("text", "quiet", "accent", "good", "bad", "warn", "busy")
-PAIRS = [
-    *((colour, back) for colour in ON_PAGE for back in ("back", "side", "raised")),
-    *((colour, f"{colour}-back") for colour in ("good", "bad", "warn", "busy")),
-    *(("text", f"{colour}-back") for colour in ("good", "bad", "warn", "busy")),
-    ("text", "marked"), ("quiet", "marked"), ("accent", "marked"), ("on-accent", "accent"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_texts_have_the_contrast_of_wcag_aa(theme: int) -> None:
-    tokens = re.findall(
-        r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (CONSOLE / "style" / "base.css").read_text()
-    )
-    colours = {name: values[theme] for name, *values in tokens}
-    ratios = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in PAIRS}
-    assert {pair: round(ratio, 2) for pair, ratio in ratios.items() if ratio < 4.5} == {}
-    assert contrast(colours["field-line"], colours["back"]) >= 3, "borders of inputs"
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours by WCAG 2."""
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
 
 # The console's functions, executed in Node
 
