@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,10 +18,8 @@ from typing import Any, Self
 import httpx
 import psutil
 import pytest
-import typer.testing
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
-from typer.main import get_command
 
 from cli.client.client import Client
 from cli.deployments.deploy import deploy_project
@@ -30,9 +28,6 @@ from cli.machine import embedded
 from cli.machine.procfile import PROJECT
 from tests.support.servers import free_port, valkey_url
 from tests.support.waiting import wait_until
-
-# Typer would build the tree of all commands anew for each command that a test runs, which takes half of its time.
-typer.testing._get_command = cache(get_command)
 
 START_SECONDS = 240
 STOP_SECONDS = 45
