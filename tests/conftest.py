@@ -30,7 +30,7 @@ from shared.infra import redis as shared_redis
 from shared.models import METADATA
 from shared.settings import Settings
 from tests.support import javascript, module_times, shared_stack
-from tests.support.servers import running
+from tests.support.servers import postgres, running
 from tests.support.shared_stack import SharedStack
 from tests.support.stack import Stack
 
@@ -136,7 +136,7 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a PostgreSQL that lives as long as the session."""
-    server = embedded.postgres(tmp_path_factory.mktemp("pg"))
+    server = postgres(tmp_path_factory.mktemp("pg"))
     # The data is discarded, so the server skips fsync and stops without a checkpoint.
     command = [*server.command, "-c", "fsync=off", "-c", "full_page_writes=off"]
     with running(replace(server, command=command, stop_signal=signal.SIGQUIT)):

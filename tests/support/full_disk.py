@@ -15,7 +15,7 @@ from unittest.mock import patch
 import psycopg
 
 from cli.machine import embedded
-from tests.support.servers import free_port, running
+from tests.support.servers import free_port, postgres, running
 from workers.isolation import bubblewrap
 
 SANDBOX = bubblewrap.find(None).program  # lets an unprivileged user mount a small disk
@@ -41,7 +41,7 @@ def largest_file(size: int) -> Iterator[None]:
 @contextmanager
 def database_on_a_small_disk(folder: Path) -> Iterator[str]:
     """Run a PostgreSQL on a disk of DISK_BYTES and yield its URL. The disk is in memory, visible only to the server."""
-    server = embedded.postgres(folder)
+    server = postgres(folder)
     cluster, original = folder / "postgres", folder / "original"
     cluster.rename(original)
     cluster.mkdir(mode=0o700)

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from cli.machine import embedded
-from tests.support.servers import running
+from tests.support.servers import postgres, running
 
 REPLICATED = ("wal_level=replica", "max_wal_senders=4", "fsync=off", "autovacuum=off")
 
@@ -20,7 +20,7 @@ REPLICATED = ("wal_level=replica", "max_wal_senders=4", "fsync=off", "autovacuum
 @contextmanager
 def primary(folder: Path, *settings: str) -> Iterator[str]:
     """Run a PostgreSQL that accepts standbys. Yields its URL."""
-    with running(_set(embedded.postgres(folder), *REPLICATED, *settings)):
+    with running(_set(postgres(folder), *REPLICATED, *settings)):
         yield embedded.postgres_url(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import resource
 import signal
 import sys
@@ -45,6 +46,9 @@ LINUX_ONLY = {
 }
 NAMES = {f"{module}.{name}" for module, names in LINUX_ONLY.items() for name in names.split()}
 FOLDERS = ("/proc/", "/sys/", "/dev/shm", "/run/")
+WORDS = re.compile(
+    "|".join([*FOLDERS, *(name.partition(".")[2] for name in NAMES)])
+)  # found before a module is parsed
 GUARDS = ("sys.platform == 'linux'", "system.is_linux()")
 
 
@@ -83,7 +87,8 @@ def test_what_only_linux_has_is_used_where_that_is_known() -> None:
     found = {
         str(path.relative_to(PROJECT)): names
         for path in modules()
-        if (names := sorted(unguarded(ast.parse(path.read_text()))))
+        if WORDS.search(source := path.read_text())
+        if (names := sorted(unguarded(ast.parse(source))))
     }
     # web/gunicorn.py checks that /dev/shm exists before using it.
     found.pop("web/gunicorn.py", None)

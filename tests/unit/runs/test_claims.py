@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from psycopg.errors import UniqueViolation
@@ -30,6 +30,14 @@ def test_a_claim_takes_the_run_with_all_it_needs(deployment: DeploymentRef) -> N
     stored = row(run_id)
     assert (stored["status"], stored["seq_reserved"]) == ("running", RESERVED)
     assert stored["lease_until"] > stored["updated_at"]
+
+
+def test_a_run_is_claimed_once(deployment: DeploymentRef) -> None:
+    run_id = pending(deployment)
+
+    assert len(claim(run_id, run_id)) == 1
+    assert claim(run_id, owner="b") == []
+    assert claim(uuid4()) == []
 
 
 def test_many_owners_at_once_share_the_runs(deployment: DeploymentRef) -> None:
@@ -63,9 +71,19 @@ def test_the_oldest_run_is_first_wherever_its_row_lies(deployment: DeploymentRef
     assert claimed == ids
 
 
-def test_the_index_prevents_a_second_running_run_of_a_thread(deployment: DeploymentRef) -> None:
+def test_runs_of_a_thread_wait_for_those_before(deployment: DeploymentRef) -> None:
+    thread_id = factories.thread(deployment.id)
+    first, second = pending(deployment, thread_id), pending(deployment, thread_id)
+
+    assert claim(second) == []
+    (run,) = claim(second, first)
+    assert run.run_id == first
+    assert claim(second) == []
+    finish(run)
+    assert [run.run_id for run in claim(second)] == [second]
+
     run = claimed(deployment)
-    change(run.run_id, "created_seq = 100")  # the order no longer prevents the next claim
+    change(run.run_id, "created_seq = 100")  # the order no longer prevents the next claim; the index does
     second = pending(deployment, run.thread_id)
 
     with pytest.raises(UniqueViolation):

@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import text
 
 from shared.deployments.deployments import DeploymentRef
+from shared.errors import Fenced
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
 from shared.runs.cancel import cancel_run, delete_run
-from shared.runs.finish import Finish, commit
+from shared.runs.finish import Finish, commit, roll_back
 from tests.support import factories
-from tests.support.owning import change, claim, claimed, expire, finish, release, renew, row, store
+from tests.support.owning import change, claim, claimed, expire, finish, give_back, release, renew, row, store
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("db")
@@ -84,15 +85,35 @@ def test_a_lease_that_ran_out_is_somebody_elses_to_take(deployment: DeploymentRe
     assert not release(run)
 
 
-def test_a_zombie_stores_no_checkpoint(deployment: DeploymentRef) -> None:
-    """What else a zombie may not do is tried at random by `test_run_states`."""
+def test_a_zombie_changes_nothing(deployment: DeploymentRef) -> None:
     zombie = claimed(deployment)
     expire(zombie)
     release(zombie)
-    assert store(zombie, "0001") == {zombie.run_id}
-    (heir,) = claim(zombie.run_id)  # under the same name
-    assert store(zombie, "0001") == {zombie.run_id}
+    for step in ("pending", "running"):
+        assert row(zombie.run_id)["status"] == step
+        before = row(zombie.run_id)
+        assert finish(zombie, values='{"a":1}') == {}
+        assert not give_back(zombie)
+        assert renew(zombie) == {}
+        with connection() as conn:
+            assert not claims.reserve(conn, zombie.run_id, owner="a", attempt=1, upto=9_999)
+        assert store(zombie, "0001") == {zombie.run_id}
+        with pytest.raises(Fenced), connection() as conn:
+            roll_back(conn, zombie, error={})
+        assert row(zombie.run_id) == before
+        if step == "pending":
+            (heir,) = claim(zombie.run_id, owner="b")
     assert store(heir, "0001") == set()
+
+    zombie = claimed(deployment)
+    expire(zombie)
+    release(zombie)
+    (heir,) = claim(zombie.run_id)
+
+    assert finish(zombie) == {}
+    assert store(zombie, "0001") == {zombie.run_id}
+    assert not give_back(zombie)
+    assert list(finish(heir)) == [heir.run_id]
 
 
 def test_a_run_that_is_gone_fences_its_owner_and_after_an_end_only_its_transaction_stores(

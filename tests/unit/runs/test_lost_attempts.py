@@ -13,6 +13,7 @@ from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import claims
+from shared.runs.cancel import cancel_run
 from shared.threads import records
 from tests.support.owning import change, claim, claimed, expire, finish, give_back, release, row, store
 
@@ -98,12 +99,36 @@ def test_of_very_many_lost_attempts_the_newest_are_remembered(deployment: Deploy
     assert (len(found), found[0], found[-1]["attempt"]) == (MOST_ATTEMPTS, 1, 1)
 
 
-def test_a_run_that_is_abandoned_past_its_deadline_must_end(deployment: DeploymentRef) -> None:
+def test_a_hand_over_is_no_death(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    assert give_back(run, refund=True)
+
+    assert row(run.run_id)["deaths"] == 0
+    assert len(claim(run.run_id, owner="b")) == 1
+
     run = claimed(deployment)
     with connection() as conn:
-        assert claims.take_over(conn, run.run_id, owner="upkeep") is None, "its lease has not expired"
+        assert claims.take_over(conn, run.run_id, owner="upkeep") is None
+
+
+def test_a_run_to_be_stopped_is_not_given_back(deployment: DeploymentRef) -> None:
+    """The run would stay pending forever, because a cancelled run is never claimed."""
+    run = claimed(deployment)
+    with connection() as conn:
+        cancel_run(conn, deployment.id, run.thread_id, run.run_id)
+
+    assert not give_back(run)
+    assert row(run.run_id)["status"] == "running"
+
+
+@pytest.mark.parametrize(
+    "circumstance",
+    ["deaths = 2", "cancel_requested = 'interrupt'", "deadline_at = now() - interval '1 second'"],
+)
+def test_some_abandoned_runs_must_end(deployment: DeploymentRef, circumstance: str) -> None:
+    run = claimed(deployment)
     expire(run)
-    change(run.run_id, "deadline_at = now() - interval '1 second'")
+    change(run.run_id, circumstance)
     assert not release(run)
 
     with connection() as conn:
