@@ -113,6 +113,8 @@ def test_a_zombie_changes_nothing(deployment: DeploymentRef) -> None:
     assert finish(zombie) == {}
     assert store(zombie, "0001") == {zombie.run_id}
     assert not give_back(zombie)
+    with connection() as conn:
+        assert not claims.reserve(conn, zombie.run_id, owner="a", attempt=1, upto=9_999)
     assert list(finish(heir)) == [heir.run_id]
 
 
