@@ -120,31 +120,33 @@ const checked = new Set();
 
 /** What axe finds that keeps somebody from using the page, in what shows a kind of element that was not found well before. */
 async function faults(page) {
-  const kinds = await page.evaluate(newKinds, [...checked]);
-  if (!kinds.length) return [];
-  await page.evaluate(AXE);
-  const { violations } = await page.evaluate(() => globalThis.axe.run({ include: globalThis.newElements }, { resultTypes: ["violations"], preload: false }));
-  const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+  let { kinds, violations } = await page.evaluate(examined, [...checked]);
+  if (kinds.length && !violations) {
+    await page.evaluate(AXE);
+    ({ kinds, violations } = await page.evaluate(examined, [...checked]));
+  }
+  const serious = (violations ?? []).filter(({ impact }) => impact === "serious" || impact === "critical");
   if (!serious.length) for (const kind of kinds) checked.add(kind);
   return serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 200)} ${node.failureSummary ?? ""}`).join(" | ")}`);
 }
 
-/** The kinds of elements that are not known yet; `newElements` in the page are the outermost elements of such kinds.
- * A kind is a place in the document, by the tags, classes, attributes and roles on the way to it. */
-function newKinds(known) {
-  const knows = new Set(known), found = new Set();
-  globalThis.newElements = [];
+/** In the page: the kinds of elements that are not known yet, and what axe, once it is loaded, finds in the outermost elements of
+ * such kinds. A kind is a place in the document, by the tags, classes, attributes and roles on the way to it. */
+async function examined(known) {
+  const knows = new Set(known), kinds = new Set(), outermost = [];
   const walk = (element, above, isBelowNew) => {
     const names = element.getAttributeNames().sort().map((name) => (/^(class|role|type|data-theme|aria-(?!label|controls|describedby|activedescendant|value|set|pos))/.test(name) ? `${name}=${element.getAttribute(name)}` : name));
     const text = `${above}>${element.localName}[${names}]${element.textContent.trim() ? "" : " empty"}`;
     const kind = [...text].reduce((sum, letter) => (Math.imul(sum, 31) + letter.codePointAt(0)) | 0, 7); // shorter than the whole way
-    const isNew = !knows.has(kind) && !found.has(kind);
-    if (isNew) found.add(kind);
-    if (isNew && !isBelowNew) globalThis.newElements.push(element);
+    const isNew = !knows.has(kind) && !kinds.has(kind);
+    if (isNew) kinds.add(kind);
+    if (isNew && !isBelowNew) outermost.push(element);
     if (element.localName !== "svg") for (const child of element.children) walk(child, kind, isNew || isBelowNew);
   };
   walk(document.documentElement, 0, false);
-  return [...found];
+  const options = { resultTypes: ["violations"], preload: false };
+  const isExamined = globalThis.axe && outermost.length; // at once: the page may replace elements at any time
+  return { kinds: [...kinds], violations: isExamined ? (await axe.run({ include: outermost }, options)).violations : null };
 }
 
 /** A call of the API beside the page. */
