@@ -94,10 +94,10 @@ def _serve(settings: Settings, lines: Lines, on_ready: OnReady, supervisor: Supe
         forks = start_fork_server(settings, supervisor)
         settings = _start_servers(settings, supervisor, servers, lock)
         environment = environment_of(settings)
-        if not supervisor.is_stop_requested:
-            _migrate(settings, supervisor, environment, lines)
         if forks is not None:
             supervisor.wait_until(forks.has_settled, seconds=READY_SECONDS)
+        if not supervisor.is_stop_requested:
+            _migrate(settings, supervisor, environment, lines)
         _start_processes(settings, supervisor, environment, processes)
         if forks is not None:
             forks.close()
@@ -256,8 +256,9 @@ def _migrate(
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
+    variables = release.environment(environment)
     code = supervisor.run(
-        SupervisedProgram(release.name, release.argv, release.environment(environment), PROJECT)
+        SupervisedProgram(release.name, release.argv, variables, PROJECT, command=release.command)
     )
     if code != 0 and not supervisor.is_stop_requested:
         raise CannotStart(f"The database could not be prepared: {release.command!r} {describe_exit(code)}.")
