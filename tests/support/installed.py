@@ -73,6 +73,8 @@ class Installed:
 class InstalledStack(Stack):
     """A platform started from an installed wheel, with an example deployed and with packages named like ours nearby."""
 
+    prepares_database = True
+
     def __init__(self, installed: Installed, folder: Path) -> None:
         super().__init__(folder / "data")
         self._installed = installed

@@ -32,6 +32,8 @@ HOSTS = {"RUNYARD_MAX_HOSTS": "40", "RUNYARD_HOSTS_PER_REVISION": "1"}
 class SharedStack(Stack):
     """The platform of the test run, as each worker sees it."""
 
+    prepares_database = True
+
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         super().__init__(folder, {**HOSTS, **env})
         self._state = folder / "platform.json"

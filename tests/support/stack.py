@@ -26,7 +26,7 @@ from cli.deployments.deploy import deploy_project
 from cli.deployments.project import Project
 from cli.machine import embedded
 from cli.machine.procfile import PROJECT
-from tests.support.servers import free_port, valkey_url
+from tests.support.servers import copy_prepared_cluster, free_port, valkey_url
 from tests.support.waiting import wait_until
 
 START_SECONDS = 240
@@ -50,6 +50,8 @@ FOREIGN = ("RUNYARD_", "DATABASE_", "REDIS_", "LANGGRAPH_", "LANGSMITH_", "LANGC
 
 class Stack:
     """A running platform. Use `with Stack() as stack`, or start() and stop()."""
+
+    prepares_database = False  # whether its first start creates the database
 
     def __init__(
         self,
@@ -111,6 +113,9 @@ class Stack:
     def start(self) -> None:
         """Start the platform and wait until it is ready."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        is_given = self.prepares_database or "DATABASE_URL" in self._env or self._code != PROJECT
+        if not is_given and not (self.data_dir / "postgres").exists():
+            copy_prepared_cluster(self.data_dir)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,
@@ -132,12 +137,12 @@ class Stack:
         assert self._process is not None
         code = self._process.poll()
         assert code is None, f"`runyard up` ended with exit code {code}"
-        return self.is_up() and bool(self.pids("runner")) and b"API docs" in self.log.read_bytes()
+        return b"API docs" in self.log.read_bytes() and bool(self.pids("runner")) and self.is_up()
 
     def is_up(self) -> bool:
         """Return whether the web process answers."""
         try:
-            return httpx.get(f"{self.url}/ok", timeout=2).status_code == 200
+            return self.client.get("/ok", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False
 
