@@ -9,21 +9,24 @@ const { SERVICE_URL: url, DEPLOYMENT_URL: deployment, DEPLOYMENT_KEY: key } = pr
 const WAIT = { timeout: 30_000 };
 const STOLEN = /^LOOT/;
 
-// A tab with a console that is signed in; `said` has what all tabs of its browser wrote to their consoles.
+const context = await browser.newContext(); // of all tests, so that the console's files are loaded once
+await drawOnly(context, "/page", "/threads/search", "/threads/count", "/d/{deployment}/threads/{thread_id}");
+let said, answered;
+context.on("console", (message) => said.push(message.text()));
+context.on("serviceworker", (worker) => said.push(`LOOT service worker ${worker.url()}`));
+context.on("response", (response) => answered.push(response.url()));
+
+// A tab with a console that is signed in, and no other; `said` has what it and the tabs that it opens write to their consoles.
 async function signedIn() {
-  const context = await browser.newContext();
-  await drawOnly(context, "/page", "/threads/search", "/threads/count", "/d/{deployment}/threads/{thread_id}");
+  for (const page of context.pages()) await page.close();
+  [said, answered] = [[], []];
   const page = await context.newPage();
-  const said = [], answered = [];
-  context.on("console", (message) => said.push(message.text()));
-  context.on("serviceworker", (worker) => said.push(`LOOT service worker ${worker.url()}`));
-  context.on("response", (response) => answered.push(response.url()));
   await page.goto(`${url}/`);
   await page.getByLabel("API key").fill(key);
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { name: "Overview" }).waitFor(WAIT);
   assert.equal(await page.evaluate(() => sessionStorage.getItem("runyard.key")), key);
-  return { context, page, said, answered, loot: () => said.filter((line) => STOLEN.test(line)) };
+  return { page, said, answered, loot: () => said.filter((line) => STOLEN.test(line)) };
 }
 
 async function madeKey() {
@@ -138,8 +141,9 @@ suite("hostile", () => {
   });
 
   test("no page and no picture of the deployment reads the key in the console's tab", async () => {
+    const it = await signedIn();
     for (const path of ["page", "picture.svg"]) {
-      const it = await signedIn();
+      it.said.length = 0;
       await it.page.goto(`${deployment}/${path}`);
       await attacked(it.page, it.said);
       assert.deepEqual(it.loot(), [], path);
@@ -152,7 +156,7 @@ suite("hostile", () => {
     const it = await signedIn();
     await it.page.goto(`${deployment}/page`);
     const [opened] = await Promise.all([
-      it.context.waitForEvent("page"),
+      context.waitForEvent("page"),
       it.page.evaluate((to) => void (window.held = window.open(to)), `${url}/`),
     ]);
     await opened.locator("main").waitFor(WAIT);
@@ -163,15 +167,17 @@ suite("hostile", () => {
   test("a page that the console opens gets nothing of its tab", async () => {
     const it = await signedIn();
     const [opened] = await Promise.all([
-      it.context.waitForEvent("page"),
+      context.waitForEvent("page"),
       it.page.evaluate((to) => void window.open(to), `${deployment}/page`),
     ]);
     await attacked(opened, it.said);
     assert.deepEqual(it.loot(), []);
   });
 
+  let inConsole; // of the two tests that stay in the console's page
+
   test("the console embeds and runs nothing of a deployment", async () => {
-    const it = await signedIn();
+    const it = inConsole = await signedIn();
     for (const source of ["script", "module", "worker"]) {
       const outcome = await it.page.evaluate(async ([source, address]) => {
         if (source === "module") return import(address).then(() => "ran", (error) => error.name);
@@ -196,7 +202,7 @@ suite("hostile", () => {
   });
 
   test("a redirect of the deployment's app does not turn a call of the console into another", async () => {
-    const it = await signedIn();
+    const it = inConsole;
     const victim = await madeKey();
     const name = new URL(deployment).pathname.split("/").at(-1);
     const outcome = await it.page.evaluate(async ([name, id]) => {

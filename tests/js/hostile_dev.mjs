@@ -8,13 +8,16 @@ import { browser, drawOnly } from "./chromium.mjs";
 const { SERVICE_URL: url, DEPLOYMENT_KEY: key } = process.env;
 const WAIT = { timeout: 90_000 };
 
+const context = await browser.newContext(); // of all tests, so that the console's files are loaded once
+await drawOnly(context, "/page", "/threads/count");
+let said;
+context.on("console", (message) => said.push(message.text()));
+
+// A tab, and no other; `said` has what it and the tabs that it opens write to their consoles.
 async function visit() {
-  const context = await browser.newContext();
-  await drawOnly(context, "/page", "/threads/count");
-  const page = await context.newPage();
-  const said = [];
-  context.on("console", (message) => said.push(message.text()));
-  return { context, page, said };
+  for (const page of context.pages()) await page.close();
+  said = [];
+  return { page: await context.newPage(), said };
 }
 
 async function useKey(page) {
@@ -58,7 +61,7 @@ suite("hostile dev", () => {
     const it = await visit();
     await it.page.goto(`${url}/page`);
     const [opened] = await Promise.all([
-      it.context.waitForEvent("page"),
+      context.waitForEvent("page"),
       it.page.evaluate((to) => void (window.held = window.open(to)), `${url}/o/`),
     ]);
     await useKey(opened);
