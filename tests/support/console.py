@@ -27,15 +27,6 @@ def rows(page: str) -> list[ParameterSet]:
     ]
 
 
-def rows_of_both(page: str, project: str) -> list[ParameterSet]:
-    """Return `(project, row)` for each scenario on a Python project, and for each wide one on its graphs in TypeScript."""
-    python = [pytest.param(project, *row.values, marks=row.marks) for row in rows(page)]
-    twins = [
-        pytest.param("twins", *row.values, marks=pytest.mark.release) for row in rows(page) if not row.marks
-    ]
-    return [*python, *twins]
-
-
 def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
     """Fail unless this scenario passed. `deployments` maps the names it may use to deployments."""
     javascript.check(

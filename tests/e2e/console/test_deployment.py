@@ -38,6 +38,7 @@ BROKEN = "raise RuntimeError('<script>globalThis.broken = 1</script> \\x1b[31mre
 def shop(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("shop")
     write(folder, GRAPH)
+    (folder / ".env").write_text("UNUSED=x\n")
     stack.deploy(folder, "shop")
     write(folder, BROKEN)
     with pytest.raises(CommandFailed):

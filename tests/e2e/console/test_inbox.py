@@ -8,6 +8,6 @@ from tests.support import console
 from tests.support.stack import Stack
 
 
-@pytest.mark.parametrize(("project", "row"), console.rows_of_both("inbox", "kitchen"))
-def test_inbox(request: pytest.FixtureRequest, stack: Stack, project: str, row: str) -> None:
-    console.check("inbox", row, stack, kitchen=request.getfixturevalue(project))
+@pytest.mark.parametrize("row", console.rows("inbox"))
+def test_inbox(stack: Stack, kitchen: str, row: str) -> None:
+    console.check("inbox", row, stack, kitchen=kitchen)

@@ -8,6 +8,6 @@ from tests.support import console
 from tests.support.stack import Stack
 
 
-@pytest.mark.parametrize(("project", "row"), console.rows_of_both("runs", "kitchen"))
-def test_runs(request: pytest.FixtureRequest, stack: Stack, project: str, row: str) -> None:
-    console.check("runs", row, stack, kitchen=request.getfixturevalue(project))
+@pytest.mark.parametrize("row", console.rows("runs"))
+def test_runs(stack: Stack, kitchen: str, row: str) -> None:
+    console.check("runs", row, stack, kitchen=kitchen)

@@ -8,6 +8,6 @@ from tests.support import console
 from tests.support.stack import Stack
 
 
-@pytest.mark.parametrize(("project", "row"), console.rows_of_both("threads", "kitchen"))
-def test_threads(request: pytest.FixtureRequest, stack: Stack, project: str, row: str) -> None:
-    console.check("threads", row, stack, kitchen=request.getfixturevalue(project))
+@pytest.mark.parametrize("row", console.rows("threads"))
+def test_threads(stack: Stack, kitchen: str, row: str) -> None:
+    console.check("threads", row, stack, kitchen=kitchen)
