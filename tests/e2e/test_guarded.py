@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -63,28 +63,6 @@ def bob(site: Site) -> SyncLangGraphClient:
     return site.sdk("bob")
 
 
-Vary = Callable[..., Site]
-
-
-@pytest.fixture(scope="module")
-def vary(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Vary:
-    """Return a function that deploys the project with another configuration or other files."""
-
-    def varied(name: str, config: dict[str, Any], **files: str) -> Site:
-        folder = tmp_path_factory.mktemp(name)
-        shutil.copytree(GUARDED, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "langgraph.json").write_text(json.dumps(config))
-        for stem, text in files.items():
-            (folder / f"{stem}.py").write_text(text)
-        return Site(stack, stack.deploy(folder, name=name))
-
-    return varied
-
-
-def config_of(file: str = "langgraph.json", **changes: Any) -> dict[str, Any]:
-    return {**json.loads((GUARDED / file).read_text()), **changes}
-
-
 # Authentication
 
 
@@ -126,152 +104,36 @@ def test_headers_reach_a_graph_as_far_as_the_project_says(site: Site) -> None:
     assert values["who"]["headers"] == {"x-desk-colour": "blue"}
 
 
-FORMS = """
-from types import SimpleNamespace
-from langgraph_sdk import Auth
-
-auth = Auth()
-FORMS = {
-    "text": "ada",
-    "mapping": {"identity": "ada", "team": "engines"},
-    "object": SimpleNamespace(identity="ada"),
-    "pair": (["run"], {"identity": "ada"}),
-    "letters": {"identity": "ada", "permissions": "run"},
-    "none": None,
-    "number": 7,
-    "nobody": {"identity": ""},
-    "unnamed": {"name": "ada"},
-}
-
-
-@auth.authenticate
-def authenticate(headers: dict[bytes, bytes]):
-    form = headers.get(b"x-form", b"").decode()
-    if not form:
-        raise Auth.exceptions.HTTPException(status_code=401, detail="Who are you?")
-    if form == "raises":
-        raise ValueError("the password is 1234")
-    if form == "late":
-        raise Auth.exceptions.HTTPException(status_code=429, detail="Later.", headers={"Retry-After": "7"})
-    return FORMS[form]
-"""
-
-
-def test_every_form_of_a_user_serves_and_nothing_else_does_when_studio_is_switched_off(
-    stack: Stack, vary: Vary
-) -> None:
-    auth = {"path": "./guard.py:auth", "disable_studio_auth": True}
-    forms = vary("forms", config_of(http={}, auth=auth), guard=FORMS)
-
-    def asked(form: str) -> httpx.Response:
-        with forms.http(**{"x-form": form}) as http:
-            return http.post("runs/wait", json={"assistant_id": "desk", "input": {}})
-
-    for form, permissions in {
-        "text": [],
-        "mapping": [],
-        "object": [],
-        "pair": ["run"],
-        "letters": ["run"],
-    }.items():
-        who = asked(form).json()["who"]
-        assert (who["identity"], who["permissions"]) == ("ada", permissions), form
-    for form in ("none", "number", "nobody", "unnamed", "raises", "unheard of"):
-        refused = asked(form)
-        assert (refused.status_code, refused.json()) == (500, {"detail": "Internal Server Error"}), form
-    late = asked("late")
-    assert (late.status_code, late.json()["detail"], late.headers["retry-after"]) == (429, "Later.", "7")
-
-    for form, status in (("", 401), ("text", 200)):
-        with forms.http(**STUDIO, **{"x-api-key": stack.api_key, "x-form": form}) as http:
-            as_studio = http.post("runs/wait", json={"assistant_id": "desk", "input": {}})
-        assert as_studio.status_code == status, "Studio's key counts for nothing"
-    assert as_studio.json()["who"]["identity"] == "ada"
-
-
 # Ownership of resources
-
-THREAD_CALLS = [
-    ("GET", "", None),
-    ("PATCH", "", {"metadata": {"owner": "bob"}}),
-    ("GET", "/state", None),
-    ("POST", "/state", {"values": {"wish": "x"}}),
-    ("GET", "/history", None),
-    ("POST", "/history", {}),
-    ("GET", "/runs", None),
-    ("POST", "/runs", {"assistant_id": "desk", "input": {}}),
-    ("POST", "/runs/wait", {"assistant_id": "desk", "input": {}}),
-    ("POST", "/runs/stream", {"assistant_id": "desk", "input": {}}),
-    ("POST", "/runs/stream", {"assistant_id": "desk", "input": {}, "if_not_exists": "create"}),
-    ("POST", "/runs/crons", {"assistant_id": "desk", "schedule": "0 0 1 1 *"}),
-    ("GET", "/runs/{run}", None),
-    ("GET", "/runs/{run}/join", None),
-    ("GET", "/runs/{run}/stream", None),
-    ("POST", "/runs/{run}/cancel", None),
-    ("DELETE", "/runs/{run}", None),
-    ("GET", "/stream", None),
-    ("POST", "/stream/events", {"channels": ["values"]}),
-    ("POST", "/copy", None),
-    ("DELETE", "", None),
-]
 
 
 def test_what_is_another_s_is_as_if_it_were_not_there(
     site: Site, ada: SyncLangGraphClient, bob: SyncLangGraphClient
 ) -> None:
+    """The project's handlers decide; tests/contract has every route with handlers that filter and refuse."""
     thread_id = ada.threads.create(metadata={"title": "mine"})["thread_id"]
     run_id = ada.runs.create(thread_id, "waits", input={})["run_id"]
+    assistant_id = ada.assistants.create("desk", name="mine")["assistant_id"]
 
     with site.http("bob") as http:
-
-        def called(method: str, path: str, body: Any, thread: str, run: str) -> tuple[int, str]:
-            url = f"threads/{thread}{path.format(run=run)}"
-            with http.stream(method, url, json=body, headers={"accept": "*/*"}) as answer:
-                said = answer.read().decode() if answer.is_error else ""
-            return answer.status_code, said.replace(thread, "THREAD").replace(run, "RUN")
-
-        for method, path, body in THREAD_CALLS:
-            refused = called(method, path, body, thread_id, run_id)
-            assert refused[0] == (409 if path == "/copy" else 404), (method, path, refused)
-            if path != "/stream/events" and "if_not_exists" not in (body or {}):  # others need no thread
-                assert refused == called(method, path, body, UNKNOWN, UNKNOWN), (method, path)
-        assert http.post("threads", json={"thread_id": thread_id}).status_code == 409
-        again = {"thread_id": thread_id, "if_exists": "do_nothing"}
-        assert http.post("threads", json=again).status_code == 409
-        assert http.post("runs/cancel", json={"thread_id": thread_id, "run_ids": [run_id]}).status_code == 404
-        assert http.post("threads/prune", json={"thread_ids": [thread_id]}).status_code == 404
-    assert thread_id not in {thread["thread_id"] for thread in bob.threads.search(limit=1000)}
-    assert bob.threads.search(metadata={"title": "mine"}) == []
-    assert (bob.threads.count(metadata={"title": "mine"}), ada.threads.count(metadata={"title": "mine"})) == (
-        0,
-        1,
-    )
-    assert ada.threads.get(thread_id)["metadata"]["owner"] == "ada"
-    assert ada.runs.get(thread_id, run_id)["status"] in ("pending", "running")
-    ada.runs.cancel(thread_id, run_id, wait=True)
-
-
-def test_assistants_and_crons_are_their_makers(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
-    mine = ada.assistants.create("desk", name="mine")["assistant_id"]
-    cron = ada.crons.create("desk", schedule="0 0 1 1 *")["cron_id"]  # type: ignore[typeddict-item]
-    thread_id = bob.threads.create()["thread_id"]
-
-    assert mine in {one["assistant_id"] for one in ada.assistants.search(limit=100)}
-    assert {one["graph_id"] for one in bob.assistants.search(limit=100)} == {"desk", "waits", "talks"}
-    assert bob.crons.search() == []
+        for path in ("", "/state", f"/runs/{run_id}", "/stream"):
+            foreign, unknown = (http.get(f"threads/{id}{path}") for id in (thread_id, UNKNOWN))
+            assert foreign.status_code == unknown.status_code == 404
+            assert foreign.text.replace(thread_id, UNKNOWN) == unknown.text, path
     for refused in (
-        lambda: bob.assistants.get(mine),
-        lambda: bob.assistants.update(mine, name="bob's"),
-        lambda: bob.assistants.get_schemas(mine),
-        lambda: bob.assistants.delete(mine),
-        lambda: bob.runs.wait(thread_id, mine, input={}),
-        lambda: bob.crons.delete(cron),
+        lambda: bob.runs.wait(thread_id, "desk", input={}),
+        lambda: bob.runs.wait(None, assistant_id, input={}),
+        lambda: bob.runs.cancel(thread_id, run_id),
+        lambda: bob.assistants.delete(assistant_id),
     ):
         with pytest.raises(httpx.HTTPStatusError) as error:
             refused()
         assert error.value.response.status_code == 404
-    ada.crons.delete(cron)
-    ada.assistants.delete(mine)
+    assert bob.threads.search(metadata={"title": "mine"}) == []
+    assert ada.threads.count(metadata={"title": "mine"}) == 1
+    assert ada.runs.get(thread_id, run_id)["status"] in ("pending", "running")
+    ada.runs.cancel(thread_id, run_id, wait=True)
+    ada.assistants.delete(assistant_id)
 
 
 def test_who_lacks_the_permission_makes_no_run(site: Site) -> None:
@@ -281,40 +143,14 @@ def test_who_lacks_the_permission_makes_no_run(site: Site) -> None:
         eve.runs.wait(thread_id, "desk", input={})
     assert error.value.response.status_code == 403
     assert eve.runs.list(thread_id) == []
-    call = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "message/send",
-        "params": {"message": {"role": "user", "parts": [{"kind": "text", "text": "x"}], "messageId": "1"}},
-    }
-    with site.http("eve") as http:
-        assert "error" in http.post("a2a/talks", json=call).json()
-        tool = {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "method": "tools/call",
-            "params": {"name": "desk", "arguments": {}},
-        }
-        answer = http.post("mcp", json=tool, headers={"accept": "application/json, text/event-stream"})
-        assert answer.status_code == 403 or '"isError":true' in answer.text.replace(" ", "")
 
 
 def test_parts_of_the_store_never_meet(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
     for client, name in ((ada, "ada"), (bob, "bob")):
         client.store.put_item(["notes"], "one", {"by": name})
-        client.store.put_item(["notes", "deep"], "two", {"by": name})
-
     for client, name in ((ada, "ada"), (bob, "bob")):
-        assert client.store.get_item(["notes"], "one")["value"] == {"by": name}
-        found = client.store.search_items(["notes"])["items"]
-        assert {item["value"]["by"] for item in found} == {name}
-        assert len(found) == 2
-        spaces = client.store.list_namespaces()["namespaces"]
-        assert {space[0] for space in spaces} == {name}
-    bob.store.delete_item(["notes"], "one")
-    assert ada.store.get_item(["notes"], "one")["value"] == {"by": "ada"}
-    foreign = bob.store.search_items(["ada"])["items"]
-    assert foreign == [], "another's name is a namespace of one's own"
+        assert [item["value"] for item in client.store.search_items(["notes"])["items"]] == [{"by": name}]
+        assert {space[0] for space in client.store.list_namespaces()["namespaces"]} == {name}
 
 
 def test_a_graph_calls_its_deployment_as_its_user(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
@@ -389,21 +225,6 @@ def test_a_cron_s_runs_are_its_maker_s(ada: SyncLangGraphClient, bob: SyncLangGr
         bob.threads.get(thread_id)
 
 
-def test_a_cron_whose_maker_may_not_run_makes_no_run(site: Site, ada: SyncLangGraphClient) -> None:
-    eve = site.sdk("eve")
-    refused, allowed = (client.threads.create()["thread_id"] for client in (eve, ada))
-    crons: list[tuple[SyncLangGraphClient, Any]] = [
-        (client, client.crons.create_for_thread(thread_id, "desk", schedule="* * * * * *", input={}))
-        for client, thread_id in ((eve, refused), (ada, allowed))
-    ]
-    try:
-        wait_until(lambda: len(ada.runs.list(allowed)) >= 2, 30, what="the other cron to fire twice")
-        assert eve.runs.list(refused) == []
-    finally:
-        for client, cron in crons:
-            client.crons.delete(cron["cron_id"])
-
-
 # The project's own routes
 
 
@@ -476,9 +297,12 @@ def test_both_documents_are_one(site: Site) -> None:
 
 
 @pytest.fixture(scope="module")
-def office(vary: Vary) -> Site:
+def office(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """An app without authorization of its own, under a prefix."""
-    return vary("office", config_of("open.json"))
+    folder = tmp_path_factory.mktemp("office")
+    shutil.copytree(GUARDED, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(GUARDED / "open.json", folder / "langgraph.json")
+    return Site(stack, stack.deploy(folder, name="office"))
 
 
 def test_an_app_alone_moves_under_its_prefix_and_switches_parts_off(stack: Stack, office: Site) -> None:
