@@ -50,8 +50,8 @@ builder = StateGraph(State).add_node("first", first).add_node("second", second)
 graph = builder.add_edge("__start__", "first").add_edge("first", "second").compile()
 """
 SECONDS = 60
-PAUSE_SECONDS = 0.1  # pause of each client between two requests
-THREADS = 200
+PAUSE_SECONDS = 0.3  # pause of each client between two requests
+THREADS = 80
 BESIDE = 15  # number of runs in flight when their deployment changes
 
 
@@ -182,10 +182,7 @@ def redeploy(app: App, revision_id: str) -> str:
     return str(app.call("POST", path)["latest_revision_id"])
 
 
-BROKEN = {
-    "it cannot be read": "def",
-    "its process crashes": "import ctypes; ctypes.string_at(0)",
-}
+CRASHES = "import ctypes; ctypes.string_at(0)"
 
 
 def test_no_run_is_lost_and_no_request_refused_while_versions_fail_take_over_and_go(
@@ -198,13 +195,12 @@ def test_no_run_is_lost_and_no_request_refused_while_versions_fail_take_over_and
     )
     load = Load(app)
     with load.clients():
-        # New versions that fail change nothing.
-        for what, code in BROKEN.items():
-            record = app.ended(app.push(version("v2") | {"agent.py": code}))
-            assert record["status"] == "BUILD_FAILED", what
-            assert record["status_message"].startswith("graphs: "), what
+        # A new version that fails changes nothing.
+        record = app.ended(app.push(version("v2") | {"agent.py": CRASHES}))
+        assert record["status"] == "BUILD_FAILED"
+        assert record["status_message"].startswith("graphs: ")
         failed = time.monotonic()
-        wait_until(lambda: len(load.since(failed)) > 10, SECONDS, what="answers after the failures")
+        wait_until(lambda: len(load.since(failed)) > 10, SECONDS, what="answers after the failure")
         assert app.record()["active_revision_id"] == first
 
         # Runs that exist when v2 takes over belong to v1, whether they run or wait.
@@ -300,8 +296,8 @@ def test_a_revision_goes_from_its_preview_to_all_runs_and_back(stack: Stack, app
     thread_ids = [sdk.threads.create()["thread_id"] for _ in range(THREADS)]
     said = in_threads(sdk, thread_ids)
     found = Counter(said)
-    assert 0.15 * THREADS < found["v2"] < 0.45 * THREADS, found  # four and a half standard deviations
-    assert in_threads(sdk, thread_ids[:40]) == said[:40]
+    assert 0.07 * THREADS < found["v2"] < 0.53 * THREADS, found  # four and a half standard deviations
+    assert in_threads(sdk, thread_ids[:20]) == said[:20]
     run = sdk.runs.list(thread_ids[0])[0]
     assert run["revision_id"] == {"v1": old, "v2": new}[said[0]]
 
