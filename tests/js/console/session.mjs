@@ -56,13 +56,14 @@ scenario("a refused page states the reason and what to do, and loads again by it
   ];
   const down = /\/v2\/keys/;
   const keys = page.getByRole("table").or(page.getByRole("heading", { name: "No keys yet" }));
+  await open("/");
   for (const [status, detail, words] of refusals) {
-    await page.route(down, (route) => route.fulfill({ status, json: { detail } }));
-    await open("/");
     await page.getByRole("heading", { name: "Overview" }).waitFor();
+    await page.route(down, (route) => route.fulfill({ status, json: { detail } }));
     await page.evaluate(() => { location.hash = "#/keys"; });
     await page.getByRole("alert").filter({ hasText: words }).waitFor();
     await page.unroute(down);
+    if (status !== 503) await page.evaluate(() => { location.hash = "#/"; });
   }
   await keys.waitFor(); // after the 503
   await page.route(down, (route) => route.abort());
