@@ -82,7 +82,7 @@ def test_a_runner_that_drains_under_a_backlog_hands_nothing_over(
     assert {row["attempt"] for row in ended} == {1}
 
 
-DEEP, AT_ONCE = 5, 12  # more than slots, and more than threads of a host
+DEEP, AT_ONCE = 3, 12  # more than slots, and more than threads of a host
 NESTED_SECONDS = 240
 
 
@@ -118,7 +118,7 @@ def test_nor_do_those_that_keep_a_thread_meanwhile_or_are_limited(stack: Stack) 
 def test_nor_do_two_deployments_that_call_each_other_on_a_runner_with_one_host(stack: Stack) -> None:
     stack.deploy(KITCHEN, name="pantry")
     how = f"{stack.url}/d/pantry {stack.url}/d/kitchen {stack.api_key}"
-    all_reach_the_bottom(stack, "passes_on", {"n": 3, "how": how}, at_once=SLOTS)
+    all_reach_the_bottom(stack, "passes_on", {"n": 2, "how": how}, at_once=SLOTS)
 
 
 def test_a_graph_that_calls_itself_without_end_is_refused_the_eleventh_call(stack: Stack) -> None:
