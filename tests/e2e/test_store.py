@@ -33,7 +33,7 @@ def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> Non
     assert sdk.store.get_item(("visits", "ann"), "count") is None
 
 
-@pytest.mark.parametrize("name", ["meaning", "meaning_typescript"])
+@pytest.mark.parametrize("name", ["meaning", pytest.param("meaning_typescript", marks=pytest.mark.release)])
 def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack, name: str) -> None:
     sdk = stack.sdk(stack.deploy(PROJECTS / name, name=name.replace("_", "-")))
     sdk.store.put_item(("notes",), "a", {"text": "rain and rain"})
@@ -59,6 +59,7 @@ def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack, name: str) -
     assert sdk.store.get_item(("notes",), "unreadable") is None
 
 
+@pytest.mark.release
 def test_the_schemas_of_a_typescript_graph_have_the_types_of_its_state(stack: Stack) -> None:
     sdk = stack.sdk(stack.deploy(PROJECTS / "meaning_typescript", name="meaning-typescript"))
 

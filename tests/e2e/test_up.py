@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 import psycopg
+import pytest
 
 from cli.machine.procfile import PROJECT
 from shared.infra import database_version
@@ -97,6 +98,7 @@ def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
     assert answer.status_code == 200
 
 
+@pytest.mark.release
 def test_a_demo_shows_events_and_leaves_nothing_also_among_packages_of_our_names(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "data")  # only its environment is used; nothing is started
     namesakes.write(tmp_path / "theirs")

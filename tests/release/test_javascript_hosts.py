@@ -28,12 +28,8 @@ MEMORY_MB, HEAP_MB = 400, 240
 PATIENCE_SECONDS = 120.0
 CHILD = ["sleep", "54321"]  # which graphs start and leave behind
 
-BEST, *OTHERS = sorted(LEVELS, reverse=True)
 
-
-@pytest.fixture(
-    scope="module", params=[BEST, *(pytest.param(level, marks=pytest.mark.release) for level in OTHERS)]
-)
+@pytest.fixture(scope="module", params=sorted(LEVELS, reverse=True))
 def level(request: pytest.FixtureRequest) -> int:
     return request.param
 
@@ -120,9 +116,7 @@ def check_counted(sdk: SyncLangGraphClient, thread_id: str, parts: list[Any], st
     assert numbers == list(range(steps + 1, -2, -1))
 
 
-@pytest.mark.parametrize(
-    "phases", [["interrupt", "end"], pytest.param(["begin", "step"], marks=pytest.mark.release)]
-)
+@pytest.mark.parametrize("phases", [["interrupt", "end"], ["begin", "step"]])
 def test_a_run_goes_on_whenever_its_host_is_killed(
     level: int, stack: Stack, sdk: SyncLangGraphClient, phases: list[str]
 ) -> None:
@@ -185,7 +179,6 @@ def is_waited_for(stack: Stack, conn: psycopg.Connection) -> bool:
     return found != (0,)
 
 
-@pytest.mark.release
 def test_a_host_that_uses_too_much_memory_is_replaced_and_the_reason_is_reported(
     stack: Stack, sdk: SyncLangGraphClient
 ) -> None:
@@ -206,7 +199,6 @@ def test_a_host_that_uses_too_much_memory_is_replaced_and_the_reason_is_reported
     assert not [line for line in log_of(stack) if "native" in line.lower() or "GCs" in line]
 
 
-@pytest.mark.release
 def test_a_blocked_loop_is_named_and_its_run_ends_and_other_runs_go_on(
     stack: Stack, sdk: SyncLangGraphClient
 ) -> None:
@@ -224,7 +216,6 @@ def test_a_blocked_loop_is_named_and_its_run_ends_and_other_runs_go_on(
     wait_until(lambda: not children(), PATIENCE_SECONDS)
 
 
-@pytest.mark.release
 def test_a_host_ends_with_its_runner_while_its_loop_is_blocked(
     level: int, stack: Stack, sdk: SyncLangGraphClient
 ) -> None:

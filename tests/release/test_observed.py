@@ -106,20 +106,17 @@ def test_a_run_is_one_trace_from_the_request_to_its_nodes_and_its_webhook(
     assert {request.resource["runyard.process"], run.resource["runyard.process"]} == {"web", "worker"}
 
 
-@pytest.mark.release
 def test_celerys_tools_show_the_workers(observed: Stack) -> None:
     for asked in (["status"], ["inspect", "ping"]):
         wait_until(lambda asked=asked: answer_to(observed, *asked), 60)
 
 
-@pytest.mark.release
 def test_workers_answer_celerys_tools_again_after_their_connection_for_them_was_lost(observed: Stack) -> None:
     with redis.Redis.from_url(observed.redis_url) as server:
         assert server.client_kill_filter(_type="pubsub") >= 2
     wait_until(lambda: answer_to(observed, "inspect", "ping"), 60)
 
 
-@pytest.mark.release
 def test_flower_shows_the_workers(observed: Stack) -> None:
     port = free_port()
     process = subprocess.Popen(
