@@ -91,6 +91,9 @@ def finish(response: Response, request_id: str, http: Mapping[str, Any]) -> None
         headers.pop("Content-Type", None)  # there is no content
     if request.path.startswith(PATH_PREFIX):
         _set_cors(response, cors_rules(http))
+        if isinstance(response, ForeignResponse):
+            # Scripts are refused to the console's pages by these headers, which a cached answer must not bypass.
+            response.headers.add("Vary", "Sec-Fetch-Dest, Sec-Fetch-Site")
         if http.get("logging_headers"):  # the log context adds the selected headers
             log.info("%s %s %d", request.method, request.path, response.status_code)
 
