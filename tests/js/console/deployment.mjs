@@ -94,8 +94,8 @@ scenario("variables are set and unset, never shown", async ({ page, open, deploy
   await page.getByText("will be set").waitFor();
   await page.getByRole("listitem").filter({ hasText: other }).getByRole("button", { name: "Unset" }).click();
   await check();
-  await page.getByRole("button", { name: "Apply the change" }).click();
-  await page.getByRole("button", { name: "Apply the change" }).waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Apply 2 changes" }).click();
+  await page.getByRole("button", { name: "Apply 2 changes" }).waitFor({ state: "detached" });
   const line = page.getByRole("listitem").filter({ hasText: name });
   await line.getByRole("button", { name: "Unset" }).waitFor();
   assert.ok(!(await page.content()).includes("hush-hush"));
