@@ -41,6 +41,7 @@ class Scripted extends BaseChatModel {
       const tool_calls = calls.map(([name, args]) => ({ name, args, id: `call-${++count}`, type: "tool_call" as const }));
       message = new AIMessage({ content: "", tool_calls });
     }
+    message.usage_metadata = { input_tokens: 2, output_tokens: 1, total_tokens: 3 };
     return { generations: [{ message, text: String(message.content) }] };
   }
 }
@@ -137,6 +138,16 @@ const TOOLS = [write, next, picture, remember, count_, asks, breaks, leave];
 const agent = agentOf(TOOLS);
 const louder = agentOf(TOOLS, think_louder);
 
+/** A tool that delegates to another agent. */
+const task = tool(
+  async ({ description }: { description: string }) => {
+    const { messages } = await agentOf([count_]).invoke({ messages: [["human", description]] });
+    return String(messages.at(-1)!.content);
+  },
+  { name: "task", description: "Delegate.", schema: z.object({ description: z.string() }) },
+);
+const delegating = agentOf([task]);
+
 /** As in `createAgent`: each call is a task of its own. */
 function eachCall({ messages }: State) {
   const calls = (messages.at(-1) as AIMessage).tool_calls ?? [];
@@ -229,4 +240,4 @@ export function score(inputs: any, reference: unknown, output: unknown, run: any
 }
 
 export const missing = existsSync("/nowhere");
-export { adjusting, agent, changes, dials, failing, fanned, keeps, louder, outer, streaming, team };
+export { adjusting, agent, changes, delegating, dials, failing, fanned, keeps, louder, outer, streaming, team };

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shared.replays.answered_calls import inside, usage_without
 from shared.replays.comparison import INTERRUPTS, Side, compare
 from tests.support.hosted import HOSTED
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
@@ -28,6 +29,7 @@ NAMES = (
     "failing",
     "changes",
     "adjusting",
+    "delegating",
 )
 GRAPHS = {name: f"./replayed.ts:{name}" for name in NAMES}
 REPLAY = {"score": "./replayed.ts:score"}
@@ -203,6 +205,18 @@ def test_the_state_that_a_run_left_has_the_writes_of_its_ended_tasks(replay_host
 
     assert [message["type"] for message in state["values"]["messages"]] == ["human", "ai", "tool"]
     assert state["interrupts"] == run.outcome["state"]["interrupts"]
+
+
+def test_models_inside_of_tools_have_their_usage_in_the_spans(replay_host: HostProcess) -> None:
+    _, run = record(
+        replay_host, "delegating", question(("task", {"description": '[["count", {"what": "x"}]]'}))
+    )
+
+    left_out = inside(run.outcome["spans"], ())
+    usage, unknown = usage_without(run.outcome["usage"], left_out)
+
+    assert [span["name"] for span in left_out if span["kind"] == "node"] == ["think", "tools", "think"]
+    assert (sum(counts["total_tokens"] for counts in usage.values()), unknown) == (6, 0)
 
 
 def test_writes_to_the_store_end_with_the_run(replay_host: HostProcess) -> None:
