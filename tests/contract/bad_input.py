@@ -20,6 +20,16 @@ EXAMPLES: dict[str, Any] = {
     "array": [],
     "object": {},
 }
+# Kinds of values sent in place of each kind. The field classes of all schemas are tested in tests/unit/web.
+CONFUSED = {
+    "null": ("string",),
+    "boolean": ("null", "integer", "string"),
+    "integer": ("null", "boolean", "number", "string"),
+    "number": ("null", "boolean", "string"),
+    "string": ("null", "integer", "object"),
+    "array": ("null", "string", "object"),
+    "object": ("null", "string", "array"),
+}
 MAX_BYTES = 256 * 1024
 BODIES: list[tuple[bytes, str]] = [
     (b"{", "json_invalid"),
@@ -52,9 +62,9 @@ def bad_values(document: Document, schema: Schema) -> Iterator[Case]:
     allowed = types(schema)
     if not allowed:
         return  # any value is valid
-    for kind, example in EXAMPLES.items():
+    for kind in CONFUSED[allowed[0]]:
         if kind not in allowed and not (kind == "integer" and "number" in allowed):
-            yield [], example, f"a value of type {kind}"
+            yield [], EXAMPLES[kind], f"a value of type {kind}"
     if "object" in allowed:
         yield from bad_objects(document, schema)
     if "array" in allowed:

@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
+from subprocess import Popen
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from tests.contract.conftest import Api
-from tests.support.app_routes import ROUTES
+from tests.support.app_routes import FLOOD, ROUTES
 from tests.support.played_app import serve
 from tests.support.waiting import wait_until
 from tests.support.web_process import started as web_process
@@ -30,10 +30,14 @@ WAIT_SECONDS = 20.0  # upper limit for data that is certain to arrive
 
 
 @pytest.fixture(scope="module")
-def base(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    place: Path = tmp_path_factory.mktemp("data")
-    with web_process(database, place, app="tests.support.app_web:app") as (_, address):
-        yield address
+def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Popen[bytes], str]]:
+    with web_process(database, tmp_path_factory.mktemp("data"), app="tests.support.app_web:app") as running:
+        yield running
+
+
+@pytest.fixture
+def base(served: tuple[Popen[bytes], str]) -> str:
+    return served[1]
 
 
 @pytest.fixture
@@ -284,7 +288,7 @@ def test_the_app_learns_how_its_client_closed(base: str, name: str) -> None:
 
 def test_a_slow_client_gets_all_of_a_flood(base: str, name: str) -> None:
     with opened(base, name, "flood") as socket:
-        for _ in range(2000):
+        for _ in range(FLOOD):
             assert len(socket.recv(timeout=WAIT_SECONDS)) == 16 * 1024
         socket.send("still here")
         assert socket.recv(timeout=WAIT_SECONDS) == "still here"
@@ -313,12 +317,10 @@ def test_a_caller_has_so_many_sockets(base: str, name: str) -> None:
         opened_from("127.0.0.6").send("x")
 
 
-def test_answers_of_apps_do_not_hold_up_the_servers_end(database: str, tmp_path: Path, name: str) -> None:
-    with (
-        web_process(database, tmp_path, app="tests.support.app_web:app") as (process, base),
-        connected(base) as raw,
-        opened(base, name, "echo") as socket,
-    ):
+def test_answers_of_apps_do_not_hold_up_the_servers_end(served: tuple[Popen[bytes], str], name: str) -> None:
+    """The last test of the process."""
+    process, base = served
+    with connected(base) as raw, opened(base, name, "echo") as socket:
         ask(raw, f"GET /d/{name}/gone")
         reader = raw.makefile("rb")
         while reader.readline() != b"begun\r\n":

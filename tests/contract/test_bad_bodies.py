@@ -18,7 +18,8 @@ from tests.contract.conftest import Api, ControlPlane
 from tests.contract.documented import Described, Schema, deployment_records, document_of, records
 from tests.contract.run_calls import MISSING
 
-NO_UUIDS = ("nonsense", "7", "0" * 36, "01890a5dac96774bbcceb302099a8057")
+EVERYWHERE = [(b"{", "json_invalid"), (b"null", "dict_type")]
+NO_UUIDS = ("nonsense", "01890a5dac96774bbcceb302099a8057")
 
 
 class Interface:
@@ -168,9 +169,10 @@ def interface(request: pytest.FixtureRequest) -> Interface:
 
 
 def test_a_body_of_another_kind_is_refused(interface: Interface) -> None:
+    """The first operation gets all of BODIES. All operations share a parser, so the others get two."""
     problems = []
-    for described, schema in interface.with_body():
-        for raw, kind in BODIES:
+    for number, (described, schema) in enumerate(interface.with_body()):
+        for raw, kind in BODIES if number == 0 else EVERYWHERE:
             if raw == b"[]" and schema["type"] == "array":
                 continue
             if problem := interface.lacks_of_body(interface.send(described, raw), kind):

@@ -1,8 +1,8 @@
-"""Both interfaces conform to their API documents for any input, and never answer with a 5xx.
+"""Both interfaces conform to their API documents, and never answer with a 5xx.
 
-Every operation receives requests that the document allows and requests that it does not. Most of them name existing
-records. The answer must be documented in status, type and schema. The test plays the runner: it ends runs when it is
-notified of them, and answers queries for a graph host.
+Every operation receives its smallest valid request, once for existing records and once for unknown ids. In the release
+ring, it also receives random requests that the document allows or forbids. The answer must be documented in status, type
+and schema. The test plays the runner: it ends runs when it is notified of them, and answers queries for a graph host.
 
 Functions import schemathesis: its import takes most of a second, which each worker would spend on collecting tests.
 """
@@ -10,8 +10,9 @@ Functions import schemathesis: its import takes most of a second, which each wor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
@@ -25,19 +26,20 @@ from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
 from shared.infra import broker
 from shared.infra.postgres import connection
+from tests.contract.bad_input import good, good_query
 from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, Notifications
-from tests.contract.documented import deployment_records
+from tests.contract.documented import Described, Document, deployment_records
 from tests.contract.documented import records as control_plane_records
 from tests.support.acting import act
 
 if TYPE_CHECKING:
     from schemathesis import Case
 
+JSON = "application/json"
 CONTROL_PLANE = "^/v[12]/"
 ASKS_OTHERS = frozenset({"/v2/auth/providers/mcp-discover"})  # may answer 502 because of the other server
-EXAMPLES = pytest.mark.parametrize(
-    "examples", [2, pytest.param(12, marks=pytest.mark.release)]
-)  # per operation; deterministic
+RANDOM = pytest.mark.parametrize("is_random", [False, pytest.param(True, marks=pytest.mark.release)])
+EXAMPLES = 12  # random requests of each operation; deterministic
 FOLLOWS = ("/stream", "/wait", "/join", "/stream/events")  # these answer after a run has ended
 KNOWN = {"assistant_id": "agent", "graph_id": "agent", "schedule": "0 0 1 1 *", "version": 1}
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
@@ -70,86 +72,100 @@ def closed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def require_conforming(
-    operations: list[Any],
-    records: Callable[[Any], Known],
-    *,
-    change: Callable[[Case, bool], None] = lambda case, exists: None,
-    timeout: float | None = None,
-    examples: int,
-) -> None:
-    """Fail with all violations unless every operation conforms to the document.
+@dataclass(frozen=True)
+class Interface:
+    """An interface with its document, existing records, and what its requests need to be sent by a test."""
 
-    Most requests name existing records. A stream is read for `timeout` seconds.
-    """
-    from schemathesis.core.failures import FailureGroup
+    operations: list[Any]
+    document: Document
+    create_records: Callable[[], Known]
+    known: Callable[[Any, Known], Known] = lambda operation, records: records
+    change: Callable[[Case, bool], None] = lambda case, exists: None
+    timeout: float | None = None  # seconds for which a stream is read
 
-    failures = []
-    for operation in operations:
-        try:
-            _exercise(operation, records(operation), change, timeout, examples)
-        except (FailureGroup, AssertionError) as failure:
-            failure.add_note(operation.label)
-            failures.append(failure)
-    if failures:
-        raise BaseExceptionGroup("the API does not keep to its document", failures)
+    def require_conforming(self, *, is_random: bool) -> None:
+        """Fail with all violations unless every operation conforms to the document."""
+        from schemathesis.core.failures import FailureGroup
 
-
-def _exercise(
-    operation: Any, known: Known, change: Callable[[Case, bool], None], timeout: float | None, examples: int
-) -> None:
-    from schemathesis import checks as rules
-    from schemathesis.generation import GenerationMode
-
-    allowed, forbidden = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
-    cases = st.one_of(allowed, allowed, forbidden)
-    checks = [
-        rules.status_code_conformance,
-        rules.content_type_conformance,
-        rules.response_headers_conformance,
-        rules.response_schema_conformance,
-        *([] if operation.path in ASKS_OTHERS else [rules.not_a_server_error]),
-    ]
-
-    @settings(
-        max_examples=examples,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=cases, exists=st.sampled_from((True, True, False)))
-    def check(case: Case, exists: bool) -> None:
-        if exists:
-            case.path_parameters.update(
-                {name: known.get(name, sent) for name, sent in case.path_parameters.items()}
+        failures = []
+        shared = self.create_records()
+        for operation in self.operations:
+            lasts = operation.method.upper() == "GET" or not (
+                is_random or operation.method.upper() == "DELETE"
             )
-        change(case, exists)
-        case.call_and_validate(headers={"X-Api-Key": ADMIN_KEY}, checks=checks, timeout=timeout)
+            known = self.known(operation, shared if lasts else self.create_records())
+            try:
+                if is_random:
+                    self._send_random(operation, known)
+                else:
+                    self._send_smallest(operation, known)
+            except (FailureGroup, AssertionError) as failure:
+                failure.add_note(operation.label)
+                failures.append(failure)
+        if failures:
+            raise BaseExceptionGroup("the API does not keep to its document", failures)
 
-    check()
+    def _send_smallest(self, operation: Any, known: Known) -> None:
+        described = Described(operation.method.upper(), operation.path, self._said(operation))
+        schema = self.document.body(described)
+        for exists in (True, False):
+            unknown = {name: str(uuid4()) for name in described.parameters("path")}
+            case = operation.Case(
+                path_parameters={
+                    **unknown,
+                    **{name: known[name] for name in unknown if exists and name in known},
+                },
+                query=good_query(described),
+                headers={},
+                **({} if schema is None else {"body": good(self.document, schema), "media_type": JSON}),
+            )
+            self._send(operation, case, exists=exists)
+
+    def _said(self, operation: Any) -> Mapping[str, Any]:
+        return self.document.content["paths"][operation.path][operation.method.lower()]
+
+    def _send_random(self, operation: Any, known: Known) -> None:
+        from schemathesis.generation import GenerationMode
+
+        allowed, forbidden = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
+
+        @settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=st.one_of(allowed, allowed, forbidden), exists=st.sampled_from((True, True, False)))
+        def check(case: Case, exists: bool) -> None:
+            if exists:
+                case.path_parameters.update(
+                    {name: known.get(name, sent) for name, sent in case.path_parameters.items()}
+                )
+            self._send(operation, case, exists=exists)
+
+        check()
+
+    def _send(self, operation: Any, case: Case, *, exists: bool) -> None:
+        from schemathesis import checks as rules
+
+        checks = [
+            rules.status_code_conformance,
+            rules.content_type_conformance,
+            rules.response_headers_conformance,
+            rules.response_schema_conformance,
+            *([] if operation.path in ASKS_OTHERS else [rules.not_a_server_error]),
+        ]
+        self.change(case, exists)
+        case.call_and_validate(headers={"X-Api-Key": ADMIN_KEY}, checks=checks, timeout=self.timeout)
 
 
-def shared_by_reads(create: Callable[[], Known]) -> Callable[[Any], Known]:
-    """Return a function that creates records for each operation, once for all operations that only read."""
-    shared: list[Known] = []
-
-    def records(operation: Any) -> Known:
-        if operation.method.upper() != "GET":
-            return create()
-        if not shared:
-            shared.append(create())
-        return shared[0]
-
-    return records
-
-
-@EXAMPLES
-def test_the_control_plane_keeps_to_its_document(control: ControlPlane, examples: int) -> None:
+@RANDOM
+def test_the_control_plane_keeps_to_its_document(control: ControlPlane, is_random: bool) -> None:
     document: Any = control.get("/openapi.json").json
     described = operations(control.client.application, document, path_regex=CONTROL_PLANE)
-    records = shared_by_reads(lambda: control_plane_records(control))
-    require_conforming(described, records, examples=examples)
+    interface = Interface(described, Document(document), lambda: control_plane_records(control))
+    interface.require_conforming(is_random=is_random)
 
 
 class Runner:
@@ -181,30 +197,28 @@ class Runner:
         return orjson.dumps(answers[request.document["op"]])
 
 
-@EXAMPLES
+@RANDOM
 def test_a_deployment_keeps_to_its_document(
-    api: Api, notifications: Notifications, own_key: None, examples: int, monkeypatch: pytest.MonkeyPatch
+    api: Api, notifications: Notifications, own_key: None, is_random: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document: Any = api.get("/openapi.json").json
-    described = operations(api.client.application, document)
     runner = Runner(notifications)
     monkeypatch.setattr(calls, "call", runner.call)
 
-    def new_records() -> dict[str, str]:
+    def create_records() -> dict[str, str]:
         runner.is_away = True
         known = deployment_records(api)
         runner.is_away = False
         return known
 
-    shared = shared_by_reads(new_records)
-
-    def records(operation: Any) -> Known:
-        known = shared(operation)
+    def known(operation: Any, records: Known) -> Known:
         if "{run_id}" not in operation.path or operation.path.endswith(FOLLOWS):
-            known = {**known, "thread_id": known["idle_thread_id"], "run_id": known["ended_run_id"]}
-        return known
+            return {**records, "thread_id": records["idle_thread_id"], "run_id": records["ended_run_id"]}
+        return records
 
-    require_conforming(described, records, change=sendable, timeout=0.2, examples=examples)
+    described = operations(api.client.application, document)
+    interface = Interface(described, Document(document), create_records, known, sendable, timeout=0.2)
+    interface.require_conforming(is_random=is_random)
 
 
 def sendable(case: Case, exists: bool) -> None:

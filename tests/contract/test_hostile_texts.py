@@ -42,10 +42,8 @@ NUL_ESCAPED = b"\\u0000"
 MARK = "a-hostile-value"
 # JSON texts in place of a value, some of which PostgreSQL cannot cast.
 TEXTS = (
-    rb'"\u0000"',
     rb'"a\u0000b\\u0000"',
-    rb'{"\u0000":"\u0000"}',
-    rb'{"a":["\u0000"]}',
+    rb'{"\u0000":["\u0000"]}',
     b"1e-400000",
     b"9" * 400,
 )
@@ -60,7 +58,7 @@ NO_JSON = (
     b'"\xff"',
     b'"\xed\xa0\x80"',
 )
-WORDS = ("%00", "a%00b", "%5B%22%5Cu0000%22%5D", "%7B%22%5Cu0000%22:1%7D", "%FF", "%ED%A0%80", "1e400000")
+WORDS = ("a%00b", "%5B%22%5Cu0000%22%5D", "%7B%22%5Cu0000%22:1%7D", "%ED%A0%80", "1e400000")
 # Valid values of required fields, so that a request fails only because of the hostile text.
 ACCEPTED = {b"assistant_id": b"agent", b"graph_id": b"agent", b"schedule": b"0 0 1 1 *", b"key": b"k"}
 STATE = {"messages": [{"content": NUL, "\x00": ["\\u0000", "\x00\x00"]}], "topic": "billing", NUL: NUL}
@@ -112,8 +110,8 @@ def places(document: Document, schema: Schema, depth: int = 0) -> Iterator[Any]:
 
 
 def bodies(document: Document, schema: Schema) -> Iterator[bytes]:
-    """Yield valid bodies with each of TEXTS in place of MARK. The first body also gets each of NO_JSON."""
-    mark, texts = orjson.dumps(MARK), (*TEXTS, *NO_JSON)
+    """Yield valid bodies with each of TEXTS in place of MARK. The first body also gets one of NO_JSON."""
+    mark, texts = orjson.dumps(MARK), (*TEXTS, NO_JSON[0])
     for body in places(document, schema):
         raw = orjson.dumps(body)
         for field, value in ACCEPTED.items():

@@ -9,6 +9,7 @@ from dataclasses import replace
 import orjson
 
 from shared.hosts import exchanges
+from tests.support.app_routes import FLOOD
 from tests.support.played_app import BODY, BYTES, CLOSE, END, HEAD, Died, Side, Stage
 from web.gate import limits
 
@@ -45,7 +46,7 @@ def play_socket(side: Side, kind: str) -> None:
     if kind == "raises":
         raise ValueError("secret")
     if kind == "flood":
-        for _ in range(2000):
+        for _ in range(FLOOD):
             side.send(BYTES, bytes(16 * 1024))
     if kind == "closes":
         side.send(CLOSE, b'{"code": 4321, "reason": "enough"}')
