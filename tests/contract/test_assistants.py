@@ -19,7 +19,6 @@ FIELDS = [
     "assistant_id", "graph_id", "config", "context", "metadata", "name", "created_at", "updated_at",
     "version", "description",
 ]  # fmt: skip
-MISSING = "00000000-0000-0000-0000-00000000dead"
 
 
 @pytest.fixture

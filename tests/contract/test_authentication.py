@@ -1,26 +1,108 @@
-"""A user's consent at a real OAuth server: all successful paths and all failures."""
+"""A user's consent at a real OAuth server, and the tokens that it gives: all successful paths and all failures."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
+import orjson
 import pytest
 from flask import Response
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import egress
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
-from tests.contract.consenting import CALLBACK, Users, changed, form, running, server, users
-from tests.support.oauth_server import OAuthServer, returned, slowly
+from tests.contract.statements import execute
+from tests.support.oauth_server import OAuthServer, oauth_server, returned, slowly
 
-__all__ = ["running", "server", "users"]
+CALLBACK = "http://localhost/v2/auth/callback/acme"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[OAuthServer]:
+    with oauth_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: OAuthServer) -> Iterator[OAuthServer]:
+    """OAuth server with the client `us`, which authenticates by form fields."""
+    running.reset()
+    running.client("client_secret_post", CALLBACK)
+    egress.configure(["127.0.0.1"], allow_http=True)
+    yield running
+    egress.configure()
+
+
+class Users:
+    """Users of the provider `acme`, acting over HTTP."""
+
+    def __init__(self, control: ControlPlane, server: OAuthServer) -> None:
+        self.control, self.server = control, server
+
+    def provider(self, **more: Any) -> None:
+        response = self.control.post("/v2/auth/providers", self.server.provider(**more))
+        assert response.status_code == 200, response.text
+
+    def ask(self, **more: Any) -> Any:
+        body = {"provider": "acme", "scopes": ["read"], "user_id": "ann", **more}
+        response = self.control.post("/v2/auth/authenticate", body)
+        assert response.status_code == 200, response.text
+        assert response.headers["Cache-Control"] == "no-store"
+        return response.json
+
+    def come_back(self, location: str, **changes: str) -> TestResponse:
+        """Follow the redirect to our callback, as the browser does."""
+        browser = self.control.client.application.test_client()
+        target = urlsplit(location)
+        query = {**returned(location), **changes}
+        return browser.get(target.path, query_string=query, headers={"Accept": "text/html,*/*"})
+
+    def consent(self, **more: Any) -> Any:
+        """Request a token, consent and return to the callback. Returns the answer to a second request."""
+        asked = self.ask(**more)
+        assert asked["status"] == "pending", asked
+        page = self.come_back(self.server.consent(asked["url"]))
+        assert page.status_code == 200, page.text
+        return self.ask(**{**more, "force_new": False})
+
+    def wait(self, auth_id: str, seconds: int = 0) -> Any:
+        return self.control.get(f"/v2/auth/wait/{auth_id}", timeout=seconds).json
+
+    def age(self, table: str = "oauth_grant") -> None:
+        """Let all existing rows expire."""
+        execute(f"UPDATE {table} SET expires_at = now() - interval '1 second'")
+
+
+@pytest.fixture
+def users(control: ControlPlane, server: OAuthServer) -> Users:
+    return Users(control, server)
+
+
+def form(answer: Response) -> Response:
+    found = orjson.loads(answer.data)
+    body = "&".join(f"{name}={value}" for name, value in found.items())
+    return Response(body, mimetype="application/x-www-form-urlencoded")
+
+
+def changed(**changes: Any) -> Callable[[Response], Response]:
+    """Return a `bend` that changes fields of the answer. None removes a field."""
+
+    def bend(answer: Response) -> Response:
+        found = {**orjson.loads(answer.data), **changes}
+        return Response(orjson.dumps({name: value for name, value in found.items() if value is not None}))
+
+    return bend
 
 
 def violation(response: TestResponse) -> tuple[int, list[Any], str]:
@@ -29,13 +111,18 @@ def violation(response: TestResponse) -> tuple[int, list[Any], str]:
     return response.status_code, item["loc"], item["type"]
 
 
-@pytest.mark.parametrize("method", ["client_secret_post", "client_secret_basic", "none"])
-@pytest.mark.parametrize("challenge", [None, "S256", "plain"])
+@pytest.mark.parametrize(
+    ("method", "challenge"),
+    [
+        ("client_secret_post", "S256"),
+        ("client_secret_post", None),
+        ("client_secret_basic", "plain"),
+        ("none", "S256"),
+    ],
+)
 def test_a_user_consents_and_the_token_is_there(
     users: Users, server: OAuthServer, method: str, challenge: str | None
 ) -> None:
-    if method == "none" and challenge is None:
-        return  # the server requires PKCE from public clients
     server.client(method, CALLBACK)
     if method == "client_secret_basic":
         server.clients["us"].client_secret = "s3cret-without-signs"  # authlib's server decodes no form values
@@ -325,3 +412,168 @@ def test_the_mcp_server_is_named_to_its_provider(users: Users, server: OAuthServ
     assert users.come_back(server.consent(asked["url"])).status_code == 200
     assert server.asked[0]["resource"] == f"{server.url}/mcp"
     assert users.ask()["token"] == server.tokens[0].access_token
+
+
+# Tokens
+
+
+def test_a_token_is_its_users_and_agents_own(users: Users, server: OAuthServer) -> None:
+    users.provider()
+    token = users.consent(agent_id="a1")["token"]
+    assert users.ask(agent_id="a1")["token"] == token
+    for more in (
+        {"agent_id": "a2"},
+        {},
+        {"user_id": "bob", "agent_id": "a1"},
+        {"agent_id": "a1", "scopes": ["write"]},
+    ):
+        assert users.ask(**more)["status"] == "pending"
+    shared = users.consent()["token"]
+    assert users.ask(agent_id="a2")["token"] == shared
+    assert users.ask(agent_id="a1")["token"] == token
+    assert users.ask(user_id=None, ls_user_id="ann")["token"] == shared
+    own = users.ask(user_id=None)
+    assert (own["status"], own["user_id"]) == ("pending", str(DEFAULT_ORGANIZATION_ID))
+
+
+def test_wider_consent_replaces_narrower_and_another_account_stands_beside(
+    users: Users, server: OAuthServer
+) -> None:
+    users.provider()
+    users.consent(scopes=["read"])
+    wide = users.consent(scopes=["read", "write"])["token"]
+    assert users.ask(scopes=["write"])["token"] == wide
+    assert len(users.control.get("/v2/auth/tokens").json) == 1  # type: ignore[arg-type]
+    other = users.consent(scopes=["read", "write"], force_new=True)["token"]
+    listed: Any = users.control.get("/v2/auth/tokens").json
+    assert [row["is_default"] for row in listed] == [False, True]
+    assert other == server.tokens[-1].access_token
+    assert users.ask(token_id=listed[0]["id"])["token"] == wide
+    path = f"/v2/auth/tokens/{listed[0]['id']}/metadata"
+    described: Any = users.control.call(
+        "PATCH", path, {"is_default": True, "provider_account_label": "work"}
+    ).json
+    assert (described["is_default"], described["provider_account_label"]) == (True, "work")
+    assert users.ask(scopes=["read"])["token"] == wide
+
+
+def test_an_expired_token_is_refreshed_and_the_rotated_refresh_token_kept(
+    users: Users, server: OAuthServer
+) -> None:
+    users.provider()
+    first = users.consent()["token"]
+    for count in (1, 2):
+        users.age()
+        again = users.ask()
+        assert (again["status"], again["token"]) == ("completed", server.tokens[-1].access_token)
+        assert again["token"] != first
+        assert server.refreshes() == count
+    assert users.ask()["token"] == server.tokens[-1].access_token
+
+
+def test_a_provider_that_sends_no_new_refresh_token_gets_the_old_one_again(
+    users: Users, server: OAuthServer
+) -> None:
+    users.provider()
+    users.consent()
+    server.bend = changed(refresh_token=None, scope=None)
+    users.age()
+    users.ask()
+    server.bend = None
+    server.tokens[0].is_spent = False  # this provider does not rotate refresh tokens
+    users.age()
+    assert users.ask()["status"] == "completed"
+    assert len({form["refresh_token"] for form in server.asked if "refresh_token" in form}) == 1
+
+
+def test_many_callers_of_an_expired_token_refresh_it_once(users: Users, server: OAuthServer) -> None:
+    users.provider()
+    users.consent()
+    users.age()
+    server.bend = slowly(0.2)
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(lambda _: users.ask(), range(5)))
+    assert {answer["token"] for answer in answers} == {server.tokens[-1].access_token}
+    assert server.refreshes() == 1
+
+
+def test_a_refused_refresh_leads_to_new_consent(users: Users, server: OAuthServer) -> None:
+    users.provider()
+    users.consent()
+    [row] = users.control.get("/v2/auth/tokens").json  # type: ignore[misc]
+    users.age()
+    server.tokens[0].is_spent = True
+    assert users.ask(token_id=row["id"])["status"] == "token_expired"
+    assert users.ask()["status"] == "pending"
+    assert server.refreshes() == 1
+
+
+def test_a_refresh_without_an_answer_asks_nobody_to_consent_again(users: Users, server: OAuthServer) -> None:
+    users.provider()
+    users.consent()
+    users.age()
+    server.bend = lambda _: Response(status=503)
+    body = {"provider": "acme", "scopes": ["read"], "user_id": "ann"}
+    assert users.control.post("/v2/auth/authenticate", body).status_code == 502
+    server.bend = None
+    server.tokens[0].is_spent = False
+    assert users.ask()["status"] == "completed"
+
+
+def test_tokens_are_listed_without_themselves_and_encrypted_at_rest(
+    users: Users, server: OAuthServer
+) -> None:
+    users.provider(uses_pkce=True)
+    users.consent()
+    answer = users.control.get("/v2/auth/tokens", provider_id="acme")
+    [row] = answer.json  # type: ignore[misc]
+    assert (row["provider_id"], row["user_id"], row["scopes"]) == ("acme", "ann", ["read"])
+    assert (row["is_default"], row["provider_account_label"], row["agent_id"]) == (True, None, None)
+    assert row["expires_at"] is not None
+    [token] = server.tokens
+    with connection() as conn:
+        stored = "".join(
+            conn.execute(text(f"SELECT string_agg(cast(t AS text), '') FROM {table} t")).scalar_one() or ""
+            for table in ("oauth_grant", "oauth_request", "oauth_provider")
+        )
+        stored_bytes = bytes.fromhex("".join(re.findall(r"\\+x([0-9a-f]+)", stored)) or "00")
+    for held in (token.access_token, token.refresh_token or "", server.clients["us"].client_secret):
+        assert held not in answer.text
+        assert held not in stored
+        assert held.encode() not in stored_bytes
+
+
+def test_tokens_are_revoked_here_and_where_the_provider_can(users: Users, server: OAuthServer) -> None:
+    users.provider()
+    users.consent()
+    users.consent(user_id="bob")
+    rows: Any = users.control.get("/v2/auth/tokens").json
+    assert users.control.call("DELETE", f"/v2/auth/tokens/{rows[0]['id']}").status_code == 204
+    assert users.control.call("DELETE", f"/v2/auth/tokens/{rows[0]['id']}").status_code == 404
+    assert users.control.get("/v2/auth/tokens/exists", provider_id="acme").json == {"has_token": True}
+    execute("UPDATE oauth_provider SET revocation_url = :url", url=f"{server.url}/revoke")
+    gone = users.control.call("DELETE", "/v2/auth/tokens", query_string={"provider_id": "acme"})
+    assert (gone.status_code, gone.json) == (200, {"message": "1 token revoked.", "provider_id": "acme"})
+    assert set(server.revoked) == {server.tokens[1].access_token, server.tokens[1].refresh_token}
+    assert users.control.get("/v2/auth/tokens/exists", provider_id="acme").json == {"has_token": False}
+    query = (
+        "SELECT actor ->> 'key_id', subject FROM audit_entry WHERE action = 'provider.authorized' ORDER BY id"
+    )
+    assert [tuple(row) for row in execute(query)] == [("ann", "acme"), ("bob", "acme")]
+    query = "SELECT subject, detail FROM audit_entry WHERE action = 'provider.tokens_revoked'"
+    assert execute(query) == [("acme", {"tokens": 1})] * 2
+    assert users.ask()["status"] == "pending"
+    missing: Any = users.control.call("DELETE", "/v2/auth/tokens").json
+    assert missing["detail"][0]["loc"] == ["query", "provider_id"]
+
+
+def test_a_provider_takes_its_tokens_along(users: Users, server: OAuthServer) -> None:
+    users.provider()
+    users.consent()
+    pending = users.ask(user_id="bob")
+    location = server.consent(pending["url"])
+    users.control.call("DELETE", "/v2/auth/providers/acme")
+    assert users.control.get("/v2/auth/tokens").json == []
+    assert users.come_back(location).status_code == 422
+    body = {"provider": "acme", "scopes": []}
+    assert users.control.post("/v2/auth/authenticate", body).status_code == 404

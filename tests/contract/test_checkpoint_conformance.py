@@ -145,6 +145,7 @@ def test_the_saver_passes_the_whole_conformance_suite(run: Row[Any]) -> None:
     assert report.conformance_level() == "FULL"
 
 
+@pytest.mark.release
 def test_the_saver_of_the_node_host_passes_the_validation_suite(run: Row[Any]) -> None:
     failures = _failures_of_the_validation_suite(run)
 

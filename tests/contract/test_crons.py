@@ -17,7 +17,6 @@ FIELDS = [
     "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
     "next_run_date", "metadata", "on_run_completed", "enabled", "created_at", "updated_at",
 ]  # fmt: skip
-MISSING = "00000000-0000-0000-0000-00000000dead"
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 
 

@@ -17,8 +17,7 @@ NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 ERROR = 'event: error\r\ndata: {"error":"HTTPException","message":"404: Run not found"}\r\n\r\n'
 VALUES = {"n": 1}
 
-DELETIONS = ["run", "thread"]
-STATES = ["pending", "enqueued", "running"]
+DELETIONS = [("run", "pending"), ("thread", "enqueued"), ("run", "running"), ("thread", "running")]
 
 
 @pytest.fixture
@@ -53,8 +52,7 @@ def events_of(response: TestResponse) -> str:
     return response.text.replace(HEARTBEAT, "")
 
 
-@pytest.mark.parametrize("what", DELETIONS)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("what", "state"), DELETIONS)
 @pytest.mark.parametrize("how", ["create wait", "join", "create stream", "stream"])
 def test_who_reads_a_run_that_is_deleted_gets_an_error(
     api: Api, thread_id: str, how: str, state: str, what: str
@@ -86,7 +84,15 @@ def test_who_waits_for_a_stateless_run_that_is_deleted_or_rolled_back_has_no_val
     assert [response.json for response in waiting] == [{"__error__": NOT_FOUND}, {}]
 
 
-ROLLBACKS = ["cancel", "cancel many", "strategy"]
+ROLLBACKS = [
+    # request, state of the run, its reader
+    ("cancel", "pending", "create wait"),
+    ("cancel many", "pending", "join"),
+    ("strategy", "pending", "join"),
+    ("cancel", "enqueued", "join"),
+    ("cancel many", "enqueued", "create wait"),
+    ("strategy", "enqueued", "create wait"),
+]
 
 
 def roll_back(api: Api, how: str, thread_id: str, run_id: str) -> None:
@@ -101,9 +107,7 @@ def roll_back(api: Api, how: str, thread_id: str, run_id: str) -> None:
     assert api.post(path, body).status_code in (200, 202, 204)
 
 
-@pytest.mark.parametrize("how", ROLLBACKS)
-@pytest.mark.parametrize("state", ["pending", "enqueued"])
-@pytest.mark.parametrize("reader", ["create wait", "join"])
+@pytest.mark.parametrize(("how", "state", "reader"), ROLLBACKS)
 def test_who_waits_for_a_run_that_is_rolled_back_before_it_begins_gets_the_thread_s_values(
     api: Api, thread_id: str, reader: str, state: str, how: str
 ) -> None:

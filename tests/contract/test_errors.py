@@ -133,7 +133,7 @@ def test_answers_are_safe_to_open_in_a_browser(client: FlaskClient) -> None:
     assert "Server" not in headers
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=40), query=st.text(max_size=40))
 def test_no_address_is_answered_with_a_5xx(chat: FlaskClient, text: str, query: str) -> None:
     text = quote(text)

@@ -14,7 +14,7 @@ import tests.support.factories as make
 from shared.infra.postgres import dumps
 from shared.models import ThreadStatus
 from tests.contract.conftest import Api, ControlPlane, Users, caller, new_key
-from tests.contract.test_at_once import at_once
+from tests.contract.test_deployment_changes import at_once
 from tests.support import owning, user_code
 from tests.support.user_code import PlayedAuth, owner_only, refuse
 
@@ -296,27 +296,6 @@ def test_a_deleted_deployment_has_no_questions(api: Api, inbox: ControlPlane) ->
     assert listed(inbox) == []
     assert inbox.get(f"/v2/inbox/{question['id']}").status_code == 404
     assert answer(inbox, question).status_code == 404
-
-
-def test_keys_of_other_organizations_and_read_keys_cannot_answer(
-    app: Flask, api: Api, neighbour: Api, inbox: ControlPlane
-) -> None:
-    ask(api)
-    (question,) = listed(inbox)
-    stranger, reader = ControlPlane(neighbour.client), ControlPlane(caller(app, new_key("read")))
-    assert listed(stranger, status="all") == []
-    assert stranger.get(f"/v2/inbox/{question['id']}").status_code == 404
-    assert answer(stranger, question).status_code == 404
-    assert stranger.call("PATCH", f"/v2/inbox/{question['id']}", {"assignee": "x"}).status_code == 404
-    cancelled = stranger.post(f"/v2/inbox/{question['id']}/answer", {"action": "cancel"})
-    assert cancelled.status_code == 404
-    bulk: Any = stranger.post("/v2/inbox/answer", {"ids": [question["id"]], "answer": 1}).json
-    assert bulk["results"] == [{"id": question["id"], "error": "Question not found"}]
-    assert neighbour.post(f"/inbox/{question['id']}/answer", {"answer": 1}).status_code == 404
-
-    assert listed(reader) == [question]
-    assert answer(reader, question).status_code == 403
-    assert listed(inbox) == [question]
 
 
 # Deployments with their own authorization

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from shared.inbox import links
 from shared.infra.postgres import connection
 from shared.models import METADATA
-from tests.contract.conftest import Api, Users, caller, new_key
+from tests.contract.conftest import Api, Users
 from tests.support import user_code
 from tests.support.asking import ask, question, runs_of
 from web.gate import limits
@@ -232,18 +232,9 @@ def test_the_page_shows_until_when_an_answer_counts(
 
 
 def test_the_bodies_are_checked(client: FlaskClient, anonymous: FlaskClient, question_id: UUID) -> None:
-    for body in (
-        {"expires_in_seconds": 59},
-        {"expires_in_seconds": 30 * 86_400 + 1},
-        {"expires_in_seconds": "60"},
-        {"label": ""},
-        {"label": "x" * 201},
-        {"label": "a\nb"},
-        {"label": "\0"},
-    ):
-        assert client.post(f"/v2/inbox/{question_id}/link", json=body).status_code == 422, body
-    for body in ({}, {"token": 1}, {"token": ""}, {"token": "x" * 201}, {"token": "\0"}):
-        assert anonymous.post("/v2/inbox/link/question", json=body).status_code == 422, body
+    for label in ("a\nb", "\0"):
+        assert client.post(f"/v2/inbox/{question_id}/link", json={"label": label}).status_code == 422, label
+    assert anonymous.post("/v2/inbox/link/question", json={"token": "\0"}).status_code == 422
     assert anonymous.post("/v2/inbox/link/answer", json={"token": "x"}).status_code == 422
     large = {"token": "x", "answer": "x" * 1024 * 1024}
     assert anonymous.post("/v2/inbox/link/answer", json=large).status_code == 413
@@ -270,20 +261,6 @@ def test_a_question_has_a_limited_number_of_valid_links(
     assert (refused.status_code, "revoke some" in refused.text) == (409, True)
     client.delete(f"/v2/inbox/links/{first['id']}")
     create(client, question_id)
-
-
-def test_links_belong_to_an_organization_and_need_the_role_run(
-    app: Flask, client: FlaskClient, neighbour: Api, question_id: UUID
-) -> None:
-    record, token = create(client, question_id)
-    stranger, reader = neighbour.client, caller(app, new_key("read"))
-    assert stranger.post(f"/v2/inbox/{question_id}/link", json={}).status_code == 404
-    assert stranger.get(f"/v2/inbox/{question_id}/links").status_code == 404
-    assert stranger.delete(f"/v2/inbox/links/{record['id']}").status_code == 404
-    assert reader.post(f"/v2/inbox/{question_id}/link", json={}).status_code == 403
-    assert reader.delete(f"/v2/inbox/links/{record['id']}").status_code == 403
-    assert [link["id"] for link in list_links(reader, question_id)] == [record["id"]]
-    assert show(app.test_client(), token)[0] == 200
 
 
 def test_links_of_a_deleted_deployment_are_unknown(

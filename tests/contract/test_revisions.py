@@ -11,7 +11,7 @@ from shared.deployments import secrets
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Notifications, caller, new_key
 from tests.contract.statements import execute
-from tests.support.refusals import detail, place
+from tests.support.refusals import place
 from tests.support.revisions import set_serving, set_status
 
 
@@ -135,14 +135,3 @@ def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane) -> 
         assert (ended["status"], ended["status_message"]) == ("INTERRUPTED", "interrupted by a user")
         assert control.revision(made, second)["status"] == "AWAITING_BUILD"
         assert control.post(path).json == response.json
-
-
-def test_a_revision_of_another_deployment_is_not_found(control: ControlPlane) -> None:
-    a, b = control.create("a"), control.create("b")
-    response = control.get(f"/v2/deployments/{a['id']}/revisions/{b['latest_revision_id']}")
-    assert (response.status_code, detail(response)) == (
-        404,
-        f"Revision ID {b['latest_revision_id']} not found.",
-    )
-    bad = control.get(f"/v2/deployments/{a['id']}/revisions/nope")
-    assert place(bad) == (["path", "revision_id"], "uuid_parsing")

@@ -36,6 +36,7 @@ from tests.support.web_process import KEY, ROOT, started
 pytestmark = pytest.mark.usefixtures("_engines")
 
 LARGEST = 3_000_000
+CONNECTIONS = 7
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     bounds = {
         "RUNYARD_MAX_ARCHIVE_BYTES": str(LARGEST),
         "RUNYARD_BODY_SECONDS": "1.0",
-        "RUNYARD_CONNECTIONS_PER_ADDRESS": "5",
+        "RUNYARD_CONNECTIONS_PER_ADDRESS": str(CONNECTIONS),
         "RUNYARD_PROXY_ADDRESSES": "127.0.0.9",
         "RUNYARD_MAX_STREAMS": "-990",  # ten connections in total
     }
@@ -324,7 +325,7 @@ def status_for(address: tuple[str, int], source: str) -> int:
 
 def test_one_address_has_so_many_connections_and_no_more(address: tuple[str, int]) -> None:
     with ExitStack() as held:
-        for _ in range(5):
+        for _ in range(CONNECTIONS):
             held.enter_context(attached(address, "127.0.0.2"))
         assert status_for(address, "127.0.0.2") in (429, 0)
         assert status_for(address, "127.0.0.3") == 200

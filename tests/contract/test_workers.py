@@ -173,7 +173,7 @@ def test_a_killed_worker_is_silent_after_two_missed_heartbeats_and_counts_no_lon
     heartbeat("late", slots=10)
     for worker in ("killed", "killed while it drained", "builder"):
         fall_silent(worker)
-    fall_silent("late", 9)
+    fall_silent("late", 6)
 
     workers, (pool,) = seen(client)["workers"], seen(client)["pools"]
     metrics: Any = client.get("/metrics?format=json").json

@@ -1,18 +1,174 @@
-"""Organizations and API keys over HTTP."""
+"""Organizations, API keys and roles over HTTP. Every route of the app must be in the table of routes."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from tests.contract.conftest import ControlPlane, caller, new_key
+import tests.support.factories as make
+from shared import __version__
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
+from shared.infra.postgres import connection
+from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, MakeApp, caller, new_key
+from tests.support.routes import CALLS
+from web.schemas import operations
+
+
+def test_a_key_opens(anonymous: FlaskClient) -> None:
+    for headers in ({"X-Api-Key": ADMIN_KEY}, {"Authorization": f"Bearer {ADMIN_KEY}"}):
+        assert anonymous.get("/v2/nothing", headers=headers).status_code == 404, headers
+    assert anonymous.post("/ok").status_code == 401, "only a GET is open"
+    for path in ("/v2/nothing/../../ok", "/static/../app.py", "/d/chat/static/../../x"):
+        assert anonymous.get(path).status_code in (401, 404), path
+
+
+def test_a_made_key_opens_until_it_is_revoked(app: Flask) -> None:
+    made = new_key("admin")
+    friend = caller(app, made)
+    assert friend.get("/v2/nothing").status_code == 404
+    with connection() as conn:
+        api_keys.revoke(conn, DEFAULT_ORGANIZATION_ID, made.split("_")[1])
+    response = friend.get("/v2/nothing")
+    assert (response.status_code, response.json) == (401, {"detail": "Unknown API key"})
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+
+    foreign = caller(app, "lsv2_pt_x").get("/v2/nothing")
+    assert "Unknown API key: keys of this service begin with ryd_. The LangGraph SDKs send" in foreign.text
+
+
+def test_every_key_gets_404_for_a_route_that_does_not_exist_and_may_ask_for_methods(app: Flask) -> None:
+    reader = caller(app, new_key("read"))
+    for method in ("GET", "POST", "DELETE"):
+        assert app.test_client().open("/v2/nothing", method=method).status_code == 401, method
+        assert reader.open("/v2/nothing", method=method).status_code == 404, method
+    asked = reader.open("/v2/keys", method="OPTIONS")
+    assert asked.status_code == 200
+    assert "POST" in asked.headers["Allow"]
+
+
+def test_a_reader_cannot_cancel_a_run_by_leaving(app: Flask, api: Api) -> None:
+    reader = Api(caller(app, new_key("read")), api.deployment)
+    run_id = make.run(api.deployment, kwargs={"resumable": False})
+    for path in (f"/runs/{run_id}/stream", f"/runs/{run_id}/join"):
+        refused = reader.get(path, query_string={"cancel_on_disconnect": "true"})
+        assert (refused.status_code, refused.json) == (
+            403,
+            {"detail": "cancel_on_disconnect needs the role run"},
+        )
+        looked = reader.get(path, query_string={"cancel_on_disconnect": "false"})
+        assert looked.status_code == 200
+        looked.close()
+
+
+def test_failing_often_is_answered_with_429_and_a_valid_key_passes_all_the_same(
+    app: Flask, client: FlaskClient
+) -> None:
+    stranger = caller(app, "wrong")
+    statuses = [stranger.get("/v2/nothing").status_code for _ in range(21)]
+    assert statuses == [401] * 20 + [429]
+    assert stranger.get("/v2/nothing").headers["Retry-After"] == "60"
+    assert client.get("/v2/nothing").status_code == 404
+    elsewhere = {"X-Forwarded-For": "203.0.113.9"}  # the test client's address is that of a trusted proxy
+    assert stranger.get("/v2/nothing", headers=elsewhere).status_code == 401
+
+
+def routes(app: Flask) -> Iterator[tuple[str, str]]:
+    for rule in app.url_map.iter_rules():
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            yield method, rule.rule
+
+
+def path_of(rule: str) -> str:
+    return re.sub(r"<[^>]+>", lambda _: str(uuid4()), rule)
+
+
+def test_every_route_is_in_the_table_and_has_its_role_and_slot(app: Flask) -> None:
+    assert get_args(operations.Role) == ("open", *ROLES)
+    assert set(routes(app)) == set(CALLS), "say in the table which role a new route needs"
+    for rule in app.url_map.iter_rules():
+        stated = operations.of_view(app.view_functions[rule.endpoint])
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
+            call = CALLS[method, rule.rule]
+            assert (method, rule.rule, stated.role, stated.long) == (method, rule.rule, call.role, call.slot)
+        assert stated.long is True or not stated.sse, rule.rule
+
+
+def test_every_route_but_the_open_ones_needs_a_key(app: Flask, anonymous: FlaskClient) -> None:
+    missing = {"detail": "Missing API key: send it as the header X-Api-Key"}
+    unknown = caller(app, "ryd_12345678_" + "A" * 43)
+    for (method, rule), call in CALLS.items():
+        response = anonymous.open(path_of(rule), method=method)
+        if call.role == "open":
+            assert response.status_code != 401, (method, rule)
+            continue
+        assert (method, rule, response.status_code, response.json) == (method, rule, 401, missing)
+        assert unknown.open(path_of(rule), method=method).status_code in (401, 429), (method, rule)
+
+
+def test_a_key_may_do_what_its_role_may_and_no_more(app: Flask) -> None:
+    """The lowest role of each route may call it, and the next lower role may not. Roles include those before them."""
+    keys = {role: caller(app, new_key(role)) for role in ROLES}
+    for key in keys.values():
+        key.environ_base["HTTP_CONTENT_TYPE"] = "application/json"
+    for (method, rule), call in CALLS.items():
+        if call.role != "open":
+            lowest = ROLES.index(call.role)
+            for role in ROLES[max(lowest - 1, 0) : lowest + 1]:
+                status = keys[role].open(path_of(rule), method=method).status_code
+                assert (status != 403) is (role == call.role), (role, method, rule, status)
+                assert status not in (401, 429), (role, method, rule, status)
+
+
+def test_roles_are_ordered(app: Flask) -> None:
+    for role in ROLES:
+        key = caller(app, new_key(role))
+        statuses = [key.get(path).status_code for path in ("/v2/me", "/v2/keys")]
+        assert (role, statuses) == (role, [200, 200 if role in ("admin", "operator") else 403])
+        created = key.post("/v2/organizations", json={"name": "acme"}).status_code
+        assert (role, created) == (role, 201 if role == "operator" else 403)
+
+
+def me(client: FlaskClient, **more: Any) -> Any:
+    response = client.get("/v2/me", **more)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def test_a_key_learns_its_name_role_and_organization(app: Flask) -> None:
+    acme = make.organization("acme")
+    for role in ROLES:
+        id, name = (DEFAULT_ORGANIZATION_ID, "default") if role == "operator" else (acme, "acme")
+        key = new_key(role, id, name="ci")
+        assert me(caller(app, key)) == {
+            "role": role,
+            "organization": {"id": str(id), "name": name},
+            "key": {"id": key.split("_")[1], "name": "ci"},
+            "user": None,
+            "version": __version__,
+            "dev": False,
+        }
+
+
+def test_an_operator_learns_in_which_organization_they_act(client: FlaskClient) -> None:
+    acme = make.organization("acme")
+    found = me(client, headers={"X-Tenant-Id": "acme"})
+    assert found["organization"] == {"id": str(acme), "name": "acme"}
+    assert found["key"] == {"id": "bootstrap", "name": "bootstrap"}
+
+
+def test_a_developer_at_their_machine_is_somebody_without_a_key(app_with: MakeApp) -> None:
+    found = me(app_with(dev_deployment="chat").test_client())
+    assert (found["dev"], found["key"], found["role"]) == (True, None, "run")
+
 
 DEFAULT = str(DEFAULT_ORGANIZATION_ID)
 KEY_FIELDS = {
@@ -96,14 +252,6 @@ def test_a_key_is_shown_once_and_never_again(app: Flask, operator: ControlPlane)
     seen: Any = operator.get(f"/v2/keys/{record['id']}").json
     assert seen.pop("last_used_at") is not None
     assert seen == {name: value for name, value in record.items() if name != "last_used_at"}
-
-
-def test_no_key_makes_one_that_may_do_more_than_itself(app: Flask) -> None:
-    admin = with_role(app, "admin")
-    refused = admin.post("/v2/keys", {"name": "more", "role": "operator"})
-    assert refused.status_code == 403
-    assert refused.json == {"detail": "A key with the role admin cannot create a key with the role operator"}
-    assert admin.post("/v2/keys", {"name": "same", "role": "admin"}).status_code == 201
 
 
 def test_a_key_is_given_another_role_and_expiry_but_not_by_itself(app: Flask, operator: ControlPlane) -> None:
