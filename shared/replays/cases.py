@@ -41,7 +41,9 @@ QUEUED = 50  # runs of cases that wait, so that the end of one case lets another
 STARTED_AT_ONCE = 20
 JUDGED_AT_ONCE = 20
 MAX_STATES = 100  # of a history in which the node of a difference is looked for
-JUDGED_BYTES = 4 * 1024 * 1024  # of final values; a larger case is judged alone, since scoring takes memory and time
+JUDGED_BYTES = (
+    4 * 1024 * 1024
+)  # of final values; a larger case is judged alone, since scoring takes memory and time
 MAX_REASON = 10_000  # characters
 
 NOT_STORED = "the run is no longer stored"
