@@ -46,14 +46,13 @@ export default function ReplayCasePage({ params: { name, replay: id, position },
 }
 
 /**
- * The replay and one of its cases, which are listed by position.
+ * The replay and one of its cases; the case is undefined while no run is selected for its position.
  * @param {string} path @param {number} position @param {AbortSignal} signal
  */
 async function read(path, position, signal) {
   const replay = await control("GET", path, { signal });
-  const one = await control("GET", `${path}/cases/${position}`, { signal }).catch((error) => {
-    if (error.status !== GONE) throw error;
-  });
+  const isSelected = position >= FIRST && position <= replay.counts.total;
+  const one = isSelected ? await control("GET", `${path}/cases/${position}`, { signal }) : undefined;
   return { replay, one, hasPrevious: position > FIRST, hasNext: position - FIRST + 1 < replay.counts.total };
 }
 
