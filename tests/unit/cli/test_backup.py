@@ -213,7 +213,7 @@ def test_a_database_that_is_in_use_is_not_touched(source: Service, target: Servi
         running = source.runyard("restore", made, "--replace", "--yes")
     assert "stop it on every machine" in running.stderr
     refused = source.runyard("restore", made)
-    assert (refused.exit_code, "1 deployments" in refused.stderr) == (1, True), text_of(refused)
+    assert (refused.exit_code, "2 deployments" in refused.stderr) == (1, True), text_of(refused)
     nobody = source.runyard("restore", made, "--replace")
     assert "Nobody can be asked" in nobody.stderr
     with psycopg.connect(target.url) as conn:
