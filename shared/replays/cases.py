@@ -41,6 +41,7 @@ QUEUED = 50  # runs of cases that wait, so that the end of one case lets another
 STARTED_AT_ONCE = 20
 JUDGED_AT_ONCE = 20
 MAX_STATES = 100  # of a history in which the node of a difference is looked for
+MAX_STATE_BYTES = 200_000  # of final values; a history of larger ones would take much memory
 JUDGED_BYTES = (
     4 * 1024 * 1024
 )  # of final values; a larger case is judged alone, since scoring takes memory and time
@@ -323,6 +324,8 @@ def _with_node(
     """Return a comparison whose first difference names the node that wrote it, as far as both histories tell."""
     first = comparison["first_difference"]
     if first is None or first["node"] is not None or not first["field"]:
+        return comparison
+    if max(len(dumps(side.values)) for side in (original, replayed)) > MAX_STATE_BYTES:
         return comparison
     document = {"op": "history", "limit": MAX_STATES, "before": None, "checkpoint_ns": ""}
     own = {**document, "filter": {"run_id": str(row["run_id"])}}
