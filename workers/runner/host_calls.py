@@ -46,7 +46,7 @@ from workers.graph_host import frames
 from workers.runner import host_requests
 from workers.runner.host import MALFORMED_FRAME_ERRORS, Host
 from workers.runner.host_pool import HostPool
-from workers.runner.quarantine import DEFAULT_GROUP, group_of_call
+from workers.runner.quarantine import DEFAULT_GROUP, SCORING_GROUP, group_of_call
 from workers.runner.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -125,9 +125,8 @@ class HostCalls:
             self._group.spawn(self._take, *place, item)
 
     def _ready_revisions(self) -> set[UUID]:
-        return {
-            host.revision_id for host in self._hosts.all() if host.group == DEFAULT_GROUP and host.takes_runs
-        }
+        groups = (DEFAULT_GROUP, SCORING_GROUP)
+        return {host.revision_id for host in self._hosts.all() if host.group in groups and host.takes_runs}
 
     def _wake(self) -> None:
         """Have `_listen` read again which revisions have hosts, and which have capacity."""

@@ -51,6 +51,7 @@ class Group(NamedTuple):
 
 
 DEFAULT_GROUP = Group(0, 0)  # ordinary runs that are not in quarantine
+SCORING_GROUP = Group(0, 0, SCORING)
 
 
 def kind_of(replay: Mapping[str, Any] | None) -> int:
@@ -84,7 +85,7 @@ def group_of_call(call_id: UUID, document: Mapping[str, Any]) -> Group:
     """Return the group of the host that answers a call. A scorer's call with `is_alone` has a new host to itself."""
     if document["op"] != "score":
         return DEFAULT_GROUP
-    return group(call_id, ALONE if document["is_alone"] else 0, SCORING)
+    return group(call_id, ALONE, SCORING) if document["is_alone"] else SCORING_GROUP
 
 
 def after(level: int, together: int) -> int:

@@ -19,6 +19,7 @@ from shared.infra import redis
 from tests.support.greened import World, constants, greened, within
 from tests.support.user_code_hosts import Scene, scene
 from tests.support.waiting import until
+from workers.runner.quarantine import DEFAULT_GROUP
 
 MIB = 1024 * 1024
 
@@ -92,6 +93,19 @@ def test_a_call_of_a_scorer_is_in_a_host_without_other_calls(s: Scene) -> None:
 
     assert pid("score", is_alone=False) == together
     assert len({together, pid("greet"), pid("score", is_alone=True), pid("score", is_alone=True)}) == 4
+
+
+@within(scene)
+def test_a_runner_with_a_host_for_a_scorer_alone_takes_its_calls(s: Scene) -> None:
+    s.call("score", is_alone=False)
+    (ordinary,) = (host for host in s.pool.all() if host.group == DEFAULT_GROUP)
+    os.kill(ordinary.pid, signal.SIGKILL)
+    until(lambda: ordinary.died is not None)
+    s.notified.clear()
+    s.call("score", is_alone=False)
+
+    assert s.notified == []
+    assert s.noted().count("started") == 2
 
 
 @within(scene, part="cannot load")
