@@ -510,7 +510,7 @@ PREFIX = "RUNYARD_"
 # Variables that other programs read: the `runyard` command line, the CI jobs in deploy/, docker-compose.yml.
 READ_ELSEWHERE = frozenset(
     f"{PREFIX}{name}"
-    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT REPLAY FAIL_ON GITLAB_TOKEN STARTED_BY".split()
+    for name in "ORG CONTEXT ADDRESS DIRECTORY ENV_FILE NAME PACKAGE PUBLISH TIMEOUT REPLAY FAIL_ON PROMOTE GITLAB_TOKEN STARTED_BY".split()
 )
 OF_TESTS = f"{PREFIX}TEST_"
 

@@ -127,11 +127,11 @@ def execute(
     runs_as_service: bool = False,
 ) -> str | None:
     """Run a command in the folder that it may fill, or in one below it. Returns the reason of its failure, or None if it succeeds."""
-    mark = usage.new_mark()
+    mark = None if sandbox.ends_descendants(None) else usage.new_mark()
     process = gevent.subprocess.Popen(
         argv,
         cwd=cwd or folder,
-        env={**env, usage.MARK: mark},
+        env=env if mark is None else {**env, usage.MARK: mark},
         stdin=gevent.subprocess.DEVNULL,
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
@@ -155,7 +155,7 @@ def execute(
         watcher.kill()
         program.end()  # no process of the command may outlive it
         _end_group(process.pid)
-        if not sandbox.ends_descendants(None):
+        if mark is not None:
             usage.end_marked(mark)
         process.wait()
         stream.close()

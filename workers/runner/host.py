@@ -137,11 +137,12 @@ class Host:
         has_network = group.has_network or not sandbox.can_cut_network(settings)
         if not has_network:
             command = dataclasses.replace(command, argv=sandbox.without_network(command.argv, settings))
-        self._mark = usage.new_mark()
+        self._mark = None if sandbox.ends_descendants(None) else usage.new_mark()
+        mark = {} if self._mark is None else {usage.MARK: self._mark}
         runner_socket, host_socket = socket.socketpair()
         try:
             self._process = _start(
-                dataclasses.replace(command, env={**command.env, usage.MARK: self._mark}),
+                dataclasses.replace(command, env={**command.env, **mark}),
                 host_socket,
                 partial(
                     sandbox.confine,
@@ -310,7 +311,7 @@ class Host:
         if not self._ready.ready():
             self._ready.set_exception(HostUnusable(reason))
         self.usage.end()
-        if not sandbox.ends_descendants(self._group):
+        if self._mark is not None and not sandbox.ends_descendants(self._group):
             usage.end_marked(self._mark)
         self._socket.close()
         gevent.spawn(self._process.wait)

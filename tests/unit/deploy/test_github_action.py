@@ -344,7 +344,13 @@ def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench) -> 
 def test_the_first_step_refuses_what_cannot_be_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"MODE": "auto", "PREVIEW": "true", "API_KEY": "ryd_key", "URL": "http://service.example"}
+    given = {
+        "MODE": "auto",
+        "PREVIEW": "true",
+        "PROMOTE": "false",
+        "API_KEY": "ryd_key",
+        "URL": "http://service.example",
+    }
     monkeypatch.setenv("GITHUB_EVENT_PATH", str(tmp_path / "event.json"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.syspath_prepend(FOLDER)
