@@ -22,7 +22,7 @@ from .events import EventWriter, StreamRequest
 from .inputs import UnknownInterruptError, check_resume, command_of, run_config, run_metadata, traced_as
 from .loader import RUN, LoadedGraph
 from .loop import current_depth
-from .outcome import Outcome, current_usage, finished_state, is_over, read_state
+from .outcome import Outcome, current_usage, finished_state, has_changes, is_over, read_state
 from .output import Limiter, current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
@@ -225,7 +225,7 @@ class Execution:
         if spec.get("temporary") and not self._modes & {"checkpoints", "debug", PROTOCOL}:
             # No client reads the checkpoints in between, and one checkpoint at the end is cheaper.
             durability = "exit"
-            self._checkpoints.skips_root = True
+            self._checkpoints.skips_root = not has_changes(graph)
         return {
             "stream_mode": self._events.graph_modes,
             "subgraphs": self._subgraphs,

@@ -186,6 +186,14 @@ def _is_stored(graph: Pregel, channel: str, stored: Any, streamed: Any) -> bool:
     return stored is streamed or type(graph.channels[channel]).__name__ == DELTA
 
 
+def has_changes(graph: Pregel) -> bool:
+    """Whether a graph has channels that are stored as their changes.
+
+    LangGraph rebuilds these from several checkpoints.
+    """
+    return any(type(channel).__name__ == DELTA for channel in graph.channels.values())
+
+
 def finished_state(thread_id: str, saved: Saved) -> dict[str, Any]:
     """Return the state record of a finished run from its last checkpoint, without asking LangGraph."""
     place = {"thread_id": thread_id, "checkpoint_ns": ""}

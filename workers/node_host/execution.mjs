@@ -249,7 +249,7 @@ export class Execution {
     if (spec.temporary && !["checkpoints", "debug", PROTOCOL].some((mode) => this.#request.modes.has(mode))) {
       // No client reads the checkpoints in between, and one checkpoint at the end is cheaper.
       durability = "exit";
-      this.#checkpoints.skipsRoot = true;
+      this.#checkpoints.skipsRoot = !hasChanges(graph);
     }
     /** @type {object[]} */
     const callbacks = [this.#usage];
@@ -385,6 +385,11 @@ export class Execution {
       writeRequested(this.#events.protocolLog(), interrupts);
     }
   }
+}
+
+/** Whether a graph has channels that are stored as their changes. LangGraph rebuilds these from several checkpoints. */
+function hasChanges({ channels }) {
+  return Object.values(channels).some((channel) => channel.lc_graph_name === "DeltaChannel");
 }
 
 /** Whether a graph's output contains its whole state. */

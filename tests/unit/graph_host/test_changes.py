@@ -72,6 +72,15 @@ def test_each_state_of_a_history_has_what_was_written_before_it(thread: Checkpoi
     assert ops == ["get_tuple", "ancestors"]
 
 
+def test_a_temporary_run_ends_with_what_its_steps_added(host: HostProcess) -> None:
+    for mode in ("values", "updates"):
+        run = host.run("changes", {"text": "a"}, stream_mode=[mode])
+
+        assert run.outcome["thread_status"] == "interrupted"
+        assert run.values["log"] == ["begin", *WORKS]
+        assert run.values["short"] == ["begin", {"number": 0}, {"number": 1}, {"number": 2}]
+
+
 def test_a_longer_thread_costs_a_run_no_more_questions(thread: Checkpointed) -> None:
     ops = counted(thread)
     run = thread.run("changes", {"text": "b"})

@@ -98,6 +98,18 @@ def test_a_list_that_is_stored_as_its_changes(secret_host: HostProcess) -> None:
         assert forked.values["list"] == [*place["values"]["list"], added[len(place["values"]["list"])]]
 
 
+def test_a_temporary_run_ends_with_a_list_that_is_stored_as_its_changes(secret_host: HostProcess) -> None:
+    for left, options, count in (
+        (2, {}, 2),
+        (2, {"interrupt_after": ["add"]}, 1),
+        (5, {"stream_mode": ["updates"]}, 5),
+    ):
+        run = secret_host.run("changes", {"left": left}, **options)
+
+        assert [item["length"] for item in run.values["list"]] == list(range(count))
+        assert run.answer["list"] == run.values["list"]
+
+
 def test_values_that_are_not_json_have_a_plain_form_for_clients(host: HostProcess) -> None:
     kept = host.run("keeps", TEXT | {"text": "1"}).values["kept"]
 
