@@ -177,6 +177,7 @@ export class Execution {
     if (this.#request.modes.has("lifecycle")) {
       events.emit("lifecycle", [], dumps({ event: "started", namespace: [] }));
     }
+    this.#countAllCalls();
     const options = this.#options(graph, config);
     const stream = this.#request.modes.has("events") ? this.#withLibraryEvents : this.#plain;
     for await (const [ns, mode, payload] of stream.call(this, graph, options)) {
@@ -187,6 +188,13 @@ export class Execution {
     }
     this.#checkpoints.isOver = true;
     events.finish();
+  }
+
+  /** Count the model calls to which user code passes callbacks of its own, which replace those of the run, as well. */
+  #countAllCalls() {
+    const { registerConfigureHook, setContextVariable } = this.#shared.library.context;
+    registerConfigureHook({ contextVar: this.#usage.name });
+    setContextVariable(this.#usage.name, this.#usage);
   }
 
   #useTransformers(factories) {

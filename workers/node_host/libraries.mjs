@@ -11,6 +11,7 @@
  * @property {any} documents the exports of its documents
  * @property {any} LangChainTracer the class of core's callback handler that sends traces to LangSmith
  * @property {() => Promise<void>} awaitAllCallbacks waits for callbacks that run in the background
+ * @property {any} context the exports of core's context variables
  * @property {string} core the folder of LangChain's core
  * @property {Record<string, string>} versions
  */
@@ -94,18 +95,19 @@ export async function load(folder) {
     core: manifest(core).version,
     checkpoint: manifest(checkpoint).version,
   };
-  const [langgraph, checkpoints, messages, documents, tracers, promises] = await Promise.all([
+  const [langgraph, checkpoints, messages, documents, tracers, promises, context] = await Promise.all([
     importEntry(folder, "."),
     importEntry(checkpoint, "."),
     importEntry(core, "./messages"),
     importEntry(core, "./documents"),
     importEntry(core, "./tracers/tracer_langchain"),
     importEntry(core, "./callbacks/promises"),
+    importEntry(core, "./context"),
   ]);
   const { LangChainTracer } = tracers;
   const { awaitAllCallbacks } = promises;
   return {
-    langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, core, versions,
+    langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, context, core, versions,
   };
 }
 

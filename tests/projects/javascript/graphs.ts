@@ -1,7 +1,8 @@
 /** Graphs that show one behaviour of the Node host each. */
 
 import { Document } from "@langchain/core/documents";
-import { HumanMessage } from "@langchain/core/messages";
+import { BaseChatModel } from "@langchain/core/language_models/chat_models";
+import { AIMessage, HumanMessage } from "@langchain/core/messages";
 import {
   Annotation, END, MessagesAnnotation, START, StateGraph, getWriter, interrupt, type LangGraphRunnableConfig,
 } from "@langchain/langgraph";
@@ -191,6 +192,27 @@ const store = async (_: State, config: LangGraphRunnableConfig) => {
   return { log: [item?.value, item?.createdAt instanceof Date, found.length, namespaces] };
 };
 export const stores = chain(store).compile();
+
+class Costly extends BaseChatModel {
+  _llmType() {
+    return "costly";
+  }
+
+  async _generate() {
+    const usage_metadata = { input_tokens: 2, output_tokens: 1, total_tokens: 3 };
+    return { generations: [{ text: "a", message: new AIMessage({ content: "a", usage_metadata }) }] };
+  }
+}
+
+/** Calls a model with the callbacks of the run, and with others in their place. */
+async function spend() {
+  const model = new Costly({});
+  await model.invoke("?");
+  await model.invoke("?", { callbacks: [] });
+  await model.invoke("?", { callbacks: [{ handleLLMEnd: () => {} }] });
+  return {};
+}
+export const spends = chain(spend).compile();
 
 export const described = new StateGraph(z.object({ topic: z.string().describe("the topic"), depth: z.number().optional() }))
   .addNode("inner", steps as any)

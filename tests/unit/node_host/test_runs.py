@@ -285,6 +285,15 @@ def test_a_durable_run_keeps_the_spans_of_its_nodes(thread: Checkpointed) -> Non
     assert all(span["until"] >= span["from"] for span in spans)
 
 
+def test_model_calls_with_callbacks_of_their_own_count(host: HostProcess) -> None:
+    runs = [host.start("spends", TEXT), host.start("spends", TEXT, stream_mode=["events"])]
+
+    for run in runs:
+        host.wait_done(run)
+        assert run.used == [3, 6, 9]
+        assert run.outcome["usage"]["unknown"]["total_tokens"] == 9
+
+
 def test_embeddings_may_be_a_function_of_texts(node_project: Path) -> None:
     shutil.copy(MEANING, node_project / "meaning.ts")
     index = {"dims": 3, "embed": "./meaning.ts:vectors", "fields": ["text"]}
