@@ -14,6 +14,7 @@ An attempt whose lease is lost is dropped at once, and its later writes are refu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -519,7 +520,17 @@ class Budgets:
             self._known = budgets.listed(conn)
 
     def refusal(self, run: Claimed) -> str | None:
-        """Return the reason why a run must not begin; None if it may."""
+        """Return the reason why a run must not begin; None if it may.
+
+        Reads the budgets again before it refuses one, because a budget may have been raised for this run.
+        """
+        if self._used_up(run) is None:
+            return None
+        with contextlib.suppress(Unavailable):
+            self.learn()
+        return self._used_up(run)
+
+    def _used_up(self, run: Claimed) -> str | None:
         for account, budget in self._of(run):
             if budget.is_used_up and budget.max_tokens_per_day is not None:
                 return budgets.exceeded(account, budget.max_tokens_per_day)

@@ -196,6 +196,9 @@ def test_the_day_s_budget_stops_what_runs_and_what_waits_does_not_begin(b: Bench
         b.notify("", f"runs.{b.settings.pool}", waiting)
         assert ended(b, waiting) == ("error", "BudgetExceeded")
         assert spent() == before
+        with connection() as conn:
+            limits.change(conn, b.deployment.id, {"max_tokens_per_day": 0})
+        assert ended(b, b.start("consumes")) == ("success", "")
 
 
 @within(bench)
