@@ -353,6 +353,39 @@ def test_packages_are_installed_once_for_builds_of_a_deployment_with_the_same_lo
     ]
 
 
+@greened
+def test_packages_come_from_a_private_registry_with_a_token_of_the_deployment(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+    tarball, integrity = packed(
+        {"package.json": json.dumps(GREETING), "index.js": FILES["greeting/index.js"]}
+    )
+
+    def registry(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        if environ.get("HTTP_AUTHORIZATION") != "Bearer the-token":
+            start_response("401 Unauthorized", [])
+            return [b"{}"]
+        start_response("200 OK", [("Content-Type", "application/json")])
+        dist = {"tarball": f"http://{environ['HTTP_HOST']}/greeting.tgz", "integrity": integrity}
+        package = {
+            "name": "greeting",
+            "dist-tags": {"latest": "1.0.0"},
+            "versions": {"1.0.0": {**GREETING, "scripts": {}, "dist": dist}},
+        }
+        return [tarball if environ["PATH_INFO"].endswith(".tgz") else json.dumps(package).encode()]
+
+    with serving(registry) as port:
+        for manager in ("npm@11.0.0", "pnpm@10.0.0", "pnpm@11.0.0"):
+            package = {"dependencies": {"greeting": "1.0.0"}, "packageManager": manager}
+            settings_of_npm = (
+                f"registry=http://127.0.0.1:{port}/\n//127.0.0.1:{port}/:_authToken=${{NPM_TOKEN}}\n"
+            )
+            files = {**FILES, "package.json": json.dumps(package), ".npmrc": settings_of_npm}
+            made = make(settings, planned(keep(files), NPM_TOKEN="the-token"), said)
+            assert hosted(settings, made, world)["graph"] == "hello agent 7 v24.19.0", manager
+
+    assert "the-token" not in "".join(said)
+
+
 def silent(level: str, message: str) -> None:
     """Write no line of the build's log."""
 

@@ -70,6 +70,17 @@ NEWER_YARN_GIT = """\
 ➤ YN0001: │   Fatal Error: unable to access
 ➤ YN0001: │   Exit Code: 128
 ➤ YN0000: · Failed with errors in 0s 737ms"""
+PNPM_REFUSED = """\
+ ERR_PNPM_FETCH_401  GET http://npm.example/@a%2Fb: Unauthorized - 401
+This error happened while installing a direct dependency of /data/project
+No authorization header was set for the request.
+These authorization settings were found:
+@a:registry=http://npm.example/"""
+NEWER_YARN_DOWN = """\
+➤ YN0035: │ @a/b@npm:1.0.0: The registry appears to be down
+➤ YN0035: │   Response Code: 500 (Internal Server Error)
+➤ YN0035: │   Request Retry Count: 3 (can be increased via httpRetry)
+➤ YN0000: └ Completed in 7s 355ms"""
 NPM_INTEGRITY = """\
 npm error code EINTEGRITY
 npm error Verification failed while extracting zod@3.25.76:
@@ -167,6 +178,8 @@ def test_each_manager_s_words_are_explained() -> None:
             NEWER_YARN_REFUSAL,
             "b@git+http://git.example/b.git: Request to 'http://git.example/b.git' has been blocked",
         ),
+        ("pnpm", PNPM_REFUSED, "GET http://npm.example/@a%2Fb: Unauthorized - 401"),
+        ("yarn", NEWER_YARN_DOWN, "@a/b@npm:1.0.0: The registry appears to be down"),
         ("npm", NPM_SCRIPT, "the install script of @a/b failed: no compiler"),
         ("yarn", YARN_SCRIPT, "the install script of b failed: no compiler"),
         (

@@ -187,6 +187,8 @@ class NodeInstaller:
             "npm_config_cache": str(cache / "npm"),
             "npm_config_nodedir": str(self._runtime.prefix),  # the headers, for packages with native code
             **MANAGER_VARIABLES[self._kind](cache),
+            # pnpm reads the variables in credentials in the user's file only.
+            **({"npm_config_userconfig": str(self._root / ".npmrc")} if self._kind == "pnpm" else {}),
             **({"YARN_NPM_REGISTRY_SERVER": registry} if registry and self._kind == "yarn4" else {}),
             **({"YARN_REGISTRY": registry} if registry and self._kind == "yarn1" else {}),
         }

@@ -10,8 +10,10 @@ from workers.builder.config.javascript import LOCK_NAMES
 NOISE = re.compile(r"npm warn Unknown (env|user|project) config|^\s*$")
 USAGE = "npm error Clean install a project"  # begins the description of npm's command, after its reason
 PREFIX = re.compile(r"^(npm error|npm ERR!|error|\s*\[?ERR_PNPM_\w+\]?|➤ YN\d+: [│└┌·]?)\s*")
-# The summary comes first in npm's errors, after these.
-NPM_ERROR = re.compile(r"npm error (?!code |errno |syscall |path |command failed|A complete log)\S")
+# The summary comes first in the errors of npm, after these, and in those of pnpm and of requests of yarn 4.
+SUMMARY = re.compile(
+    r"npm error (?!code |errno |syscall |path |command failed|A complete log)\S|\s*\[?ERR_PNPM_|➤ YN0035: │ \S"
+)
 NODE_ERROR = re.compile(r"\w*Error( \[\w+\])?: ")  # of a program, above its stack
 LAST = re.compile(
     r"A complete log of this run|Visit https://yarnpkg|For a full report|-debug-\d+\.log$"
@@ -139,7 +141,7 @@ def explained(lines: Sequence[str], reason: str, manager: str) -> str:
             return sentence(found, manager)
     if match := next(filter(None, (pattern.search(output) for pattern in FAILED_SCRIPTS)), None):
         return f"the install script of {_package(match['path'])} failed: {_last(lines)}"
-    if errors := [line for line in lines if NPM_ERROR.match(line)]:
+    if errors := [line for line in lines if SUMMARY.match(line)]:
         return PREFIX.sub("", errors[0]).strip()
     if errors := [line for line in lines if NODE_ERROR.match(line)]:
         return errors[-1].strip()
