@@ -7,6 +7,7 @@ a run that is not in this host is ignored.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import signal
@@ -166,6 +167,7 @@ class Host:
             has_heap=self._heap_mb is not None,
         )
         self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._printed.read)]
+        gevent.spawn(self._end_reading)
 
     @property
     def pid(self) -> int:
@@ -363,6 +365,15 @@ class Host:
             self.kill(f"sent a frame that cannot be read: {error}")
         if self.died is None:
             self.kill(self._how_it_ended())
+
+    def _end_reading(self) -> None:
+        """End `_read` once the process has ended and all that it sent is read.
+
+        Programs that it started may have inherited its end of the socket: those of Node do.
+        """
+        self._process.wait()
+        with contextlib.suppress(OSError):  # `kill` has closed the socket
+            self._socket.shutdown(socket.SHUT_RD)
 
     def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:
         if kind == frames.PONG:

@@ -55,6 +55,7 @@ ENDED: dict[str, tuple[dict[str, float], str]] = {
     "wrong shapes": ({}, "cannot be read"),
     "odd log lines": ({}, "cannot be read"),
     "closes its socket": ({}, "closed its socket"),
+    "shares its socket": ({}, "exited with code 4"),
     "silent": ({"host_stall_seconds": 0.4}, "held the event loop"),
     "hoards": ({"host_memory_mb": 100}, "more than 100 MiB"),
     "multiplies": ({"host_processes": 20}, "had more than 20 processes"),
