@@ -32,7 +32,7 @@ def test_the_least_busy_host_is_chosen(s: Stage) -> None:
     Occupant().enter(second)
     Occupant().enter(second)
 
-    assert s.acquire() is first
+    until(lambda: s.acquire() is first)  # a host that answers late on a busy machine comes last meanwhile
 
 
 @within(stage)
