@@ -35,6 +35,7 @@ logging.getLogger("psycopg").addHandler(Attempts())
 logging.getLogger("psycopg").setLevel(logging.DEBUG)
 logging.getLogger("psycopg").propagate = False
 postgres.TRUSTED_SECONDS = 0.0  # every pooled connection is checked
+postgres.HUNG_SECONDS = 5.0  # a busy machine needs longer than a second until all callers have failed
 
 def send(number):
     process = psutil.Process(int(sys.argv[1]))
