@@ -306,8 +306,9 @@ def redeploy(
         raise Invalid(
             "this revision was never built, and its source was deleted: upload it again", status=400
         )
-    is_required = deployment["require_replay"] and deployment["active_revision_id"] is not None
-    is_exempt = is_required and replay_gate.require_passed(conn, deployment_id, revision_id)
+    is_exempt = replay_gate.needs_replay(deployment) and replay_gate.require_passed(
+        conn, deployment_id, revision_id
+    )
     new_id = revisions.create(
         conn,
         deployment_id,

@@ -21,6 +21,12 @@ PREVIEW_FIRST = (
 _STANDING = statement("replays.standing")
 
 
+def needs_replay(deployment: Row, *, require_replay: bool | None = None) -> bool:
+    """Whether a new revision must have passed a replay before it serves. `require_replay` is a change of the setting."""
+    is_required = deployment["require_replay"] if require_replay is None else require_replay
+    return is_required and deployment["active_revision_id"] is not None
+
+
 def require_passed(
     conn: Connection, deployment_id: UUID, revision_id: UUID, *, exempts_served: bool = True
 ) -> bool:
@@ -45,6 +51,5 @@ def require_passed(
 
 def require_preview(deployment: Row, *, require_replay: bool | None) -> None:
     """Raise Conflict if a new revision would serve without a replay. `require_replay` is a change of the setting."""
-    is_required = deployment["require_replay"] if require_replay is None else require_replay
-    if is_required and deployment["active_revision_id"] is not None:
+    if needs_replay(deployment, require_replay=require_replay):
         raise Conflict(PREVIEW_FIRST)

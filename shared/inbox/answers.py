@@ -115,7 +115,8 @@ def cancel(
     The thread's state is updated as the node `__end__`, as `POST /threads/{id}/state` does: its open tasks are dropped,
     the thread becomes idle, and its values stay. That closes all questions of the thread. A graph host executes the
     update, so the caller must not hold a database connection. The transaction that stores it records `by`, else the
-    label of the key, and `address` as for an answer, with an entry of the audit log. Raises NotFound, QuestionClosed, and Conflict if the thread has live runs.
+    label of the key, and `address` as for an answer, with an entry of the audit log. Raises NotFound, QuestionClosed, and
+    Conflict if the thread has live runs.
     """
     with connection() as conn:
         row = records.get(conn, question_id)

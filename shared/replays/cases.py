@@ -42,9 +42,7 @@ STARTED_AT_ONCE = 20
 JUDGED_AT_ONCE = 20
 MAX_STATES = 100  # of a history in which the node of a difference is looked for
 MAX_STATE_BYTES = 200_000  # of final values; a history of larger ones would take much memory
-JUDGED_BYTES = (
-    4 * 1024 * 1024
-)  # of final values; a larger case is judged alone, since scoring takes memory and time
+JUDGED_BYTES = 4 * 1024 * 1024  # of final values that are judged together
 MAX_REASON = 10_000  # characters
 
 NOT_STORED = "the run is no longer stored"

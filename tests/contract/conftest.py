@@ -337,3 +337,9 @@ def stranger(app: Flask, control: ControlPlane) -> ControlPlane:
 @pytest.fixture
 def thread_id(api: Api) -> str:
     return api.post("/threads").json["thread_id"]
+
+
+@pytest.fixture
+def replays(control: ControlPlane, api: Api) -> str:
+    """Path of the deployment's replays."""
+    return f"/v2/deployments/{api.deployment.id}/replays"

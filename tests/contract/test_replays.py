@@ -1,32 +1,32 @@
-"""Replays: past runs are selected by their filters and a seed, executed at a hidden deployment, and compared."""
+"""Replays: past runs are selected by their filters and a seed, and executed at a hidden deployment."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
-from uuid_utils.compat import uuid6
-from werkzeug.test import TestResponse
 
 import tests.support.factories as make
-from shared.errors import HostDied, Unavailable
 from shared.figures import budgets
-from shared.hosts import calls
-from shared.hosts.pending_calls import HostCall
-from shared.infra.postgres import connection, driver, dumps
-from shared.models import RunStatus, ThreadStatus
+from shared.infra.postgres import connection, dumps
+from shared.models import RunStatus
 from shared.removal import deletion
 from shared.replays import cases, records
-from shared.runs import finish, limits
-from shared.runs.claims import Claimed, Terms
-from shared.runs.finish import Finish
 from shared.settings import Settings
 from tests.contract.conftest import Api, ControlPlane
-from tests.contract.run_calls import start, started
+from tests.contract.replay_calls import (
+    begin,
+    bench_of,
+    cases_of,
+    claim,
+    content,
+    end,
+    new_thread,
+    past_run,
+    step,
+)
+from tests.contract.run_calls import start
 from tests.contract.statements import column, execute, one, scalar
-from workers.upkeep.replays import Turn
 
 FILTERS = (
     "since",
@@ -39,67 +39,6 @@ FILTERS = (
     "key_id",
     "run_ids",
 )
-NO_CALLS: dict[str, Any] = {"spans": []}
-TERMS = Terms("runner", 30, 3600)
-
-
-def past_run(api: Api, thread_id: str | None = None, **body: Any) -> str:
-    """Execute a run with a root checkpoint and without tool calls. Returns its id."""
-    thread_id = thread_id or new_thread(api)
-    last = column("SELECT max(checkpoint_id) FROM checkpoint WHERE thread_id = :id", id=thread_id)[0]
-    actor = started(api, thread_id, **{"input": {"a": 1}, **body})
-    checkpoint_id = str(uuid6())
-    make.stored(actor.run, checkpoint_id, parent_checkpoint_id=last)
-    actor.finish({"a": 1}, state=make.state(thread_id, checkpoint_id), spans=NO_CALLS)
-    return str(actor.run.run_id)
-
-
-def content(response: TestResponse) -> Any:
-    return response.json
-
-
-def new_thread(api: Api) -> str:
-    return content(api.post("/threads"))["thread_id"]
-
-
-@pytest.fixture
-def replays(control: ControlPlane, api: Api) -> str:
-    return f"/v2/deployments/{api.deployment.id}/replays"
-
-
-def begin(control: ControlPlane, replays: str, **body: Any) -> dict[str, Any]:
-    response = control.post(replays, body)
-    assert response.status_code == 201, response.text
-    return content(response)
-
-
-def step(settings: Settings, replay: dict[str, Any], times: int = 1) -> None:
-    """Execute steps of a replay, as upkeep does."""
-    for _ in range(times):
-        Turn(UUID(replay["id"]), settings).step()
-
-
-def claim(replay: dict[str, Any], most: int = 10, *, slots: int = 10) -> list[Claimed]:
-    with driver() as conn:
-        claimed = limits.claim_of_deployment(
-            conn, bench_of(replay), "default", TERMS, most=most, replay_slots=partial(min, slots)
-        )
-    return [run for run, _ in claimed]
-
-
-def end(run: Claimed, values: dict[str, Any], status: RunStatus = RunStatus.SUCCESS, **more: Any) -> None:
-    state = dumps(make.state(run.thread_id, str(uuid6())))
-    ended = Finish(run, status, ThreadStatus.IDLE, values=dumps(values), state=state, interrupts="{}", **more)
-    with driver() as conn, conn.transaction():
-        assert run.run_id in finish.finish_runs(conn, [ended], owner=TERMS.owner)
-
-
-def bench_of(replay: dict[str, Any]) -> UUID:
-    return scalar("SELECT bench_id FROM replay WHERE id = :id", id=replay["id"])
-
-
-def cases_of(control: ControlPlane, replays: str, replay: dict[str, Any], **query: Any) -> list[Any]:
-    return content(control.get(f"{replays}/{replay['id']}/cases", **query))["resources"]
 
 
 def selected(control: ControlPlane, replays: str, settings: Settings, **body: Any) -> list[str]:
@@ -204,43 +143,6 @@ def test_runs_that_cannot_be_executed_again_are_skipped_with_the_reason(
     }
     done = content(control.get(f"{replays}/{replay['id']}"))
     assert (done["status"], done["counts"]["skipped"], done["verdict"]) == ("done", 4, None)
-
-
-def test_a_run_whose_stored_question_was_replaced_is_not_judged(
-    control: ControlPlane, api: Api, replays: str, settings: Settings
-) -> None:
-    thread_id = new_thread(api)
-    first = past_run(api, thread_id)
-    [last] = column("SELECT checkpoint_id FROM checkpoint WHERE thread_id = :id", id=thread_id)
-    answered = started(
-        api, thread_id, command={"resume": "yes"}
-    )  # its task asks again, at the same checkpoint
-    answered.finish({"a": 1}, state=make.state(thread_id, last), spans=NO_CALLS)
-    replay = begin(control, replays)
-    step(settings, replay, 2)
-    for run in claim(replay):
-        end(run, {"a": 1})
-    step(settings, replay)
-    judged = {case["run_id"]: case for case in cases_of(control, replays, replay)}
-    assert judged[str(answered.run.run_id)]["outcome"] == "same"
-    assert judged[first]["outcome"] == "skipped"
-    assert cases.ASKED_AGAIN in judged[first]["reason"]
-
-
-def test_a_run_is_judged_although_a_later_run_ended_with_its_only_checkpoint(
-    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread_id = new_thread(api)
-    first, second = past_run(api, thread_id), past_run(api, thread_id)
-    execute("UPDATE run SET ended_at = k.created_at FROM checkpoint k WHERE k.run_id = run.run_id")
-    monkeypatch.setattr(cases, "_ask", lambda *_: {"values": {"a": 1}})
-    replay = begin(control, replays)
-    step(settings, replay, 2)
-    for run in claim(replay):
-        end(run, {"a": 1})
-    step(settings, replay)
-    judged = {case["run_id"]: case["outcome"] for case in cases_of(control, replays, replay)}
-    assert judged == {first: "same", second: "same"}
 
 
 def test_an_ordinary_run_is_claimed_first_and_replays_use_part_of_the_slots(
@@ -439,132 +341,6 @@ def test_replays_are_kept_as_long_as_runs(control: ControlPlane, api: Api, repla
         assert records.remove_old(conn, days=2) == 0
     kept = [one["id"] for one in content(control.get(replays))["resources"]]
     assert kept == [unended["id"], new["id"]]
-
-
-def has_scorer(replay: dict[str, Any]) -> None:
-    manifest = dumps({"replay": {"score": "./evals.py:score"}})
-    execute(
-        "UPDATE revision SET manifest = CAST(:manifest AS json) WHERE id = :id",
-        manifest=manifest, id=replay["revision_id"],
-    )  # fmt: skip
-
-
-def test_a_case_is_scored_again_without_others_if_its_host_was_disturbed(
-    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scored: list[Any] = []
-
-    def call(request: HostCall) -> bytes:
-        value, is_alone = request.document["input"]["a"], request.document["is_alone"]
-        scored.append(value)
-        if value > 1 and (value > 2 or not is_alone):
-            raise HostDied("exited with code 3")
-        return b'{"scores": {"quality": 1}}'
-
-    monkeypatch.setattr(calls, "call", call)
-    past = {past_run(api, input={"a": value}): value for value in (1, 2, 3)}
-    replay = begin(control, replays, concurrency=3)
-    has_scorer(replay)
-    step(settings, replay, 2)
-    for run in claim(replay):
-        end(run, {"a": 1})
-    step(settings, replay)
-
-    reasons = {past[case["run_id"]]: case["reason"] for case in cases_of(control, replays, replay)}
-    assert reasons == {1: None, 2: None, 3: "the scorer failed: exited with code 3"}
-    assert sorted(scored) == [1, 1, 2, 2, 2, 2, 3, 3]
-
-
-def test_a_case_without_a_host_delays_no_others_and_no_bound(
-    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def call(request: HostCall) -> bytes:
-        if request.document["input"]["a"] == 2:
-            raise Unavailable("no host")
-        return b'{"scores": {}}'
-
-    monkeypatch.setattr(calls, "call", call)
-    for value in (1, 2):
-        past_run(api, input={"a": value})
-    replay = begin(control, replays)
-    has_scorer(replay)
-    step(settings, replay, 2)
-    for run in claim(replay):
-        end(run, {"a": 1})
-    with pytest.raises(Unavailable):
-        step(settings, replay)
-    assert {case["outcome"] for case in cases_of(control, replays, replay)} == {"same", None}
-
-    execute("UPDATE replay SET max_minutes = 0 WHERE id = :id", id=replay["id"])
-    with pytest.raises(Unavailable):
-        step(settings, replay)
-    assert content(control.get(f"{replays}/{replay['id']}"))["status"] == "stopped"
-
-
-def test_cases_with_large_values_are_judged_one_after_another(
-    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cases, "_ask", lambda *_: [])
-    for _ in range(4):
-        past_run(api)
-    replay = begin(control, replays, concurrency=4)
-    step(settings, replay, 2)
-    runs = {str(run.run_id): run for run in claim(replay)}
-    in_order = [runs[case["case_run_id"]] for case in cases_of(control, replays, replay)]
-    for run, size in zip(in_order, (1, 1, cases.JUDGED_BYTES, cases.JUDGED_BYTES), strict=True):
-        end(run, {"a": "x" * size})
-    judged = []
-    for _ in range(2):
-        step(settings, replay)
-        judged.append(content(control.get(f"{replays}/{replay['id']}"))["counts"]["changed"])
-    assert judged == [3, 4]
-
-
-def test_a_run_that_is_deleted_while_its_case_starts_is_skipped(
-    control: ControlPlane, api: Api, replays: str, settings: Settings
-) -> None:
-    run_id = past_run(api)
-    replay = begin(control, replays)
-    step(settings, replay)
-    with connection() as conn:
-        found = cases.find(conn, UUID(replay["id"]))
-        assert found is not None
-        prepared = [cases.prepare(found, row) for row in cases.waiting(conn, found)]
-    execute("DELETE FROM run WHERE run_id = :id", id=run_id)
-    with connection() as conn:
-        cases.start(conn, found, prepared, run_timeout_seconds=60)
-    step(settings, replay)
-    (case,) = cases_of(control, replays, replay)
-    assert (case["outcome"], case["reason"]) == ("skipped", cases.NOT_STORED)
-
-
-def test_two_processes_start_and_judge_a_case_once(
-    control: ControlPlane, api: Api, replays: str, settings: Settings
-) -> None:
-    past_run(api)
-    replay = begin(control, replays)
-    step(settings, replay)
-    with connection() as conn:
-        found = cases.find(conn, UUID(replay["id"]))
-        assert found is not None
-        prepared = [cases.prepare(found, row) for row in cases.waiting(conn, found)]
-    for _ in range(2):
-        with connection() as conn:
-            cases.start(conn, found, prepared, run_timeout_seconds=60)
-    assert scalar("SELECT count(*) FROM run WHERE deployment_id = :id", id=bench_of(replay)) == 1
-    assert scalar("SELECT timeout_seconds FROM run WHERE deployment_id = :id", id=bench_of(replay)) == 120
-    end(claim(replay)[0], {"a": 1})
-    with connection() as conn:
-        judged = [cases.judge(found, row) for row in cases.ended(conn, found)]
-    with connection() as busy:
-        cases.record(busy, found, [])
-        with connection() as conn:  # the other process is at a step: nothing is recorded
-            cases.record(conn, found, judged)
-            assert len(cases.ended(conn, found)) == 1
-    for _ in range(2):
-        with connection() as conn:
-            cases.record(conn, found, judged)
-            assert len(cases.ended(conn, found)) == 0
 
 
 @pytest.mark.parametrize(

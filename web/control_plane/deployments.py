@@ -284,9 +284,9 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
 
     The new revision is the latest one at once. Fields that are null or empty stay unchanged. `secrets` replaces the
     whole set; `secret_changes` sets single secrets, or removes those whose value is null. `traffic` splits new runs,
-    by thread, over deployed revisions. The percentages add up to 100. `require_replay` is the
-    deployment's setting from this request on, also for its source and `traffic`. `inbox` replaces the rules for questions; null
-    restores those of langgraph.json.
+    by thread, over deployed revisions. The percentages add up to 100. `require_replay` is the deployment's setting
+    from this request on, also for its source and `traffic`. `inbox` replaces the rules for questions; null restores
+    those of langgraph.json.
     """
     new_split = [Share(**share) for share in body.get("traffic") or ()]
     if body.get("inbox"):
