@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4, uuid5
 
 from cachetools import LRUCache
-from sqlalchemy import Connection, RowMapping, Select, func, select, text, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select, text, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 
@@ -25,7 +25,7 @@ from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps, query
 from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from shared.records import ID, OBJECT, TEXT, TEXT_OR_NULL, TIME, Record, RecordField
-from shared.sql import Conn, statement
+from shared.sql import Conn, pages, statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -285,31 +285,32 @@ def search(
     sort_by: str = "created_at",
     sort_order: str = "desc",
     **criteria: Any,
-) -> list[RowMapping]:
-    """Return assistants that match all filters (`metadata`, `graph_id`, `name`) and the conditions in `visible`.
+) -> tuple[Sequence[RowMapping], int]:
+    """Return a page of the assistants that match all filters (`metadata`, `graph_id`, `name`) and the conditions `visible`.
 
-    Raises NotFound (graph).
+    Also returns the number of matches as `pages` counts them. Raises NotFound (graph).
     """
     if criteria.get("graph_id") is not None:
         _require_graph(conn, deployment, criteria["graph_id"])
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
-    query = (
-        _active()
-        .where(*_matching(deployment.id, criteria))
-        .order_by(order, ASSISTANT.c.assistant_id)
-        .limit(limit)
-        .offset(offset)
-    )
-    return list(conn.execute(query).mappings())
+    matching = _matching(deployment.id, criteria)
+    found = _active().where(*matching).order_by(order, ASSISTANT.c.assistant_id)
+    return pages.select_page(conn, found, _counted(matching), limit=limit, offset=offset)
 
 
 def count(conn: Connection, deployment: DeploymentRef, **criteria: Any) -> int:
     """Return the number of assistants that match all filters. Raises NotFound (graph)."""
     if criteria.get("graph_id") is not None:
         _require_graph(conn, deployment, criteria["graph_id"])
-    query = select(func.count()).select_from(_active().where(*_matching(deployment.id, criteria)).subquery())
-    return conn.execute(query).scalar_one()
+    return pages.count(conn, _counted(_matching(deployment.id, criteria)))
+
+
+def _counted(matching: Sequence[ColumnElement[bool]]) -> Select[*tuple[Any, ...]]:
+    """Select the assistants to count. Without criteria, their versions are not read: each has an active one."""
+    if len(matching) == 1:
+        return select(ASSISTANT.c.assistant_id).where(*matching)
+    return _active().with_only_columns(ASSISTANT.c.assistant_id, maintain_column_froms=True).where(*matching)
 
 
 def delete(

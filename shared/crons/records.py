@@ -29,7 +29,7 @@ from shared.records import (
     Record,
     RecordField,
 )
-from shared.sql import statement
+from shared.sql import pages, statement
 from shared.threads import records
 from shared.user_code import filters
 from shared.user_code.filters import Filter
@@ -285,17 +285,21 @@ def search(
     sort_order: str = "desc",
     visible: Visible = ALL,
     **criteria: Any,
-) -> Sequence[Row]:
-    """Return crons that match all criteria (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
+) -> tuple[Sequence[Row], int]:
+    """Return a page of the crons that match all criteria (`assistant_id`, `thread_id`, `enabled`, `metadata`).
+
+    Also returns the number of matches as `pages` counts them.
+    """
     assert sort_by in SORTABLE
     order = f"{sort_by} {'ASC' if sort_order == 'asc' else 'DESC'}"
     condition, values = _matching(deployment_id, visible, criteria)
-    page = statement("crons.search", columns=RECORD.select, condition=condition, order=order)
-    return page.rows(conn, **values, limit=limit, offset=offset)
+    found = statement("crons.search", columns=RECORD.select, condition=condition, order=order)
+    counted = statement("crons.count", condition=condition)
+    return pages.statement_page(conn, found, counted, values, limit=limit, offset=offset)
 
 
 def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **criteria: Any) -> int:
     """Return the number of crons that match all criteria."""
     condition, values = _matching(deployment_id, visible, criteria)
-    (counted,) = statement("crons.count", condition=condition).rows(conn, **values)
+    (counted,) = statement("crons.count", condition=condition).rows(conn, **values, most=None)
     return counted["n"]

@@ -35,14 +35,13 @@ from shared.records import (
     one_of,
     or_null,
 )
-from shared.sql import part, statement
+from shared.sql import pages, part, statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 # The kind of a question, and the `interrupt_id` of a breakpoint. shared/sql/inbox.sql repeats both.
 INTERRUPT, BREAKPOINT = "interrupt", "breakpoint"
 EXPIRY = "expiry"  # `answered_from` of a question that its expiry closed
-MOST_COUNTED = 10_000  # questions beyond the page that a search counts
 MAX_LISTED_VALUE = 64 * 1024  # bytes of JSON; a client may poll a list of many questions
 
 
@@ -224,24 +223,17 @@ def search(
     offset: int,
     columns: str = RECORD.select,
 ) -> tuple[Sequence[Row], int]:
-    """Return a page of questions, and the total number, which is counted up to MOST_COUNTED beyond the page.
+    """Return a page of questions, and the number of matches as `pages` counts them.
 
     `columns`: the SELECT list of the record that is returned.
     """
     (where, values), (seen, bound) = criteria.conditions(), scope.conditions()
     condition, values = " AND ".join([*where, *seen]), {**values, **bound}
     values["deployment_ids"] = uuids(scope.deployment_ids)
-    rows: Sequence[Row] = ()
-    if limit:
-        parts = {"condition": condition, "order": criteria.order, "columns": columns, "joined": _JOINED}
-        find = statement("inbox.search", **parts)
-        rows = find.rows(conn, **values, last=offset + limit, limit=limit, offset=offset)
-    if 0 < len(rows) < limit:
-        return rows, offset + len(rows)
-    most = offset + limit + MOST_COUNTED
-    count = statement("inbox.count", condition=condition).row(conn, **values, most=most)
-    assert count is not None
-    return rows, count["n"]
+    parts = {"condition": condition, "order": criteria.order, "columns": columns, "joined": _JOINED}
+    found = statement("inbox.search", **parts)
+    counted = statement("inbox.count", condition=condition)
+    return pages.statement_page(conn, found, counted, values, limit=limit, offset=offset)
 
 
 def change(conn: Connection, question_id: UUID, changes: Mapping[str, Any]) -> None:

@@ -58,6 +58,12 @@ DEPLOYMENT = Table(
     column("updated_at", TIME, server_default=NOW),
     column("deleted_at", TIME, nullable=True),
     Index(
+        "ix_deployment_created_at",
+        "organization_id",
+        "created_at",
+        postgresql_where=text("deleted_at IS NULL AND replay_of IS NULL"),
+    ),
+    Index(
         "uq_deployment_organization_id_name",
         "organization_id",
         "name",

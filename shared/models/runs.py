@@ -30,6 +30,7 @@ ASSISTANT = Table(
     column("last_version", BigInteger, server_default="1"),
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
+    Index("ix_assistant_created_at", "deployment_id", "created_at"),
 )
 
 

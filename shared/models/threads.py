@@ -124,5 +124,6 @@ STORE_ITEM = Table(
     column("expires_at", TIME, nullable=True),
     column("created_at", TIME, server_default=func.clock_timestamp()),
     column("updated_at", TIME, server_default=func.clock_timestamp()),
+    Index("ix_store_item_updated_at", "deployment_id", "updated_at"),
     Index("ix_store_item_expires_at", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
 )

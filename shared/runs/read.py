@@ -8,7 +8,7 @@ of a page does not depend on the number of runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -44,7 +44,7 @@ from shared.records import (
     or_null,
     record,
 )
-from shared.sql import statement
+from shared.sql import pages, statement
 from shared.threads import records
 
 STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
@@ -174,7 +174,6 @@ def list_of_thread(
 
 
 CRON_ID = "cron_id"  # key in the metadata of a cron's runs
-MOST_COUNTED = 10_000  # bound of the total in searches that include other than unsuccessful statuses
 
 NO_VISIBILITY: tuple[str, dict[str, Any]] = ("true", {})
 _CONDITIONS = {
@@ -199,14 +198,25 @@ def search(
     offset: int,
     visible: tuple[str, dict[str, Any]] = NO_VISIBILITY,
 ) -> tuple[Sequence[Row], int]:
-    """Return a page of the runs that match every filter, and the total number of matches.
+    """Return a page of the runs that match every filter, and the number of matches as `pages` counts them.
 
-    The default of `status` is all unsuccessful statuses. If other statuses are included, the total is counted up to
-    MOST_COUNTED. `visible` is an SQL condition with its values that selects the runs visible to the caller.
+    The default of `status` is all unsuccessful statuses. `visible` is an SQL condition with its values that selects the
+    runs visible to the caller.
     """
     statuses, is_for_failed, condition, values = _searched(deployment_id, filters, visible)
-    search_of = _failed if is_for_failed else _newest
-    return search_of(conn, condition, values, statuses, limit=limit, offset=offset)
+    if is_for_failed:
+        condition += f" AND {is_unsuccessful()} AND status = ANY(:status)"
+        found = statement("runs.failed", columns=RUN.select, condition=condition)
+        counted = statement("runs.count_failed", condition=condition)
+    else:
+        live: set[RunStatus] = set(LIVE_RUN_STATUSES)
+        parts = {
+            "live": _part(condition, "is_live(status)", live, statuses),
+            "ended": _part(condition, has_ended(), set(RunStatus) - live, statuses),
+        }
+        found = statement("runs.newest", columns=RUN.select, stored=RUN.stored, **parts)
+        counted = statement("runs.count_newest", **parts)
+    return pages.statement_page(conn, found, counted, values, limit=limit, offset=offset)
 
 
 def condition_of(
@@ -238,45 +248,6 @@ def _searched(
         values["metadata"] = dumps(values["metadata"])
     values |= {**visible[1], "deployment_id": deployment_id, "status": texts([str(one) for one in statuses])}
     return statuses, is_for_failed, condition, values
-
-
-def _failed(
-    conn: Connection,
-    condition: str,
-    values: Mapping[str, Any],
-    _: Collection[RunStatus],
-    *,
-    limit: int,
-    offset: int,
-) -> tuple[Sequence[Row], int]:
-    condition += f" AND {is_unsuccessful()} AND status = ANY(:status)"
-    page = statement("runs.failed", columns=RUN.select, condition=condition)
-    (counted,) = statement("runs.count_failed", condition=condition).rows(conn, **values)
-    return page.rows(conn, **values, limit=limit, offset=offset), counted["n"]
-
-
-def _newest(
-    conn: Connection,
-    condition: str,
-    values: Mapping[str, Any],
-    statuses: set[RunStatus],
-    *,
-    limit: int,
-    offset: int,
-) -> tuple[Sequence[Row], int]:
-    live: set[RunStatus] = set(LIVE_RUN_STATUSES)
-    parts = {
-        "live": _part(condition, "is_live(status)", live, statuses),
-        "ended": _part(condition, has_ended(), set(RunStatus) - live, statuses),
-    }
-    last = offset + limit
-    page = statement("runs.newest", columns=RUN.select, stored=RUN.stored, **parts)
-    rows = page.rows(conn, **values, last=last, limit=limit, offset=offset)
-    if len(rows) < limit and (rows or not offset):
-        return rows, offset + len(rows)  # this is the last page, so the total is known
-    most = max(MOST_COUNTED, last + 1)
-    (counted,) = statement("runs.count_newest", **parts).rows(conn, **values, most=most)
-    return rows, counted["n"]
 
 
 def _part(condition: str, is_in_half: str, half: set[RunStatus], statuses: set[RunStatus]) -> str:

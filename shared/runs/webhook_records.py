@@ -28,7 +28,7 @@ from shared.records import (
     one_of,
 )
 from shared.runs.webhooks import QuestionEvent
-from shared.sql import statement
+from shared.sql import pages, statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -88,7 +88,7 @@ def search(
     filter: Filter | None = None,
     metadata: Mapping[str, Any] = filters.NO_METADATA,
 ) -> tuple[Sequence[Row], int]:
-    """Return a page of a deployment's deliveries, newest first, and the number of matches.
+    """Return a page of a deployment's deliveries, newest first, and the number of matches as `pages` counts them.
 
     Excludes deliveries of threads that the filter hides or that lack `metadata`.
     """
@@ -98,9 +98,9 @@ def search(
         "run_id": run_id,
         "status": None if status is None else str(status),
     }
-    page = statement("outbox.search", columns=RECORD.select, visible=visible)
-    (counted,) = statement("outbox.count", visible=visible).rows(conn, **values)
-    return page.rows(conn, **values, limit=limit, offset=offset), counted["n"]
+    found = statement("outbox.search", columns=RECORD.select, visible=visible)
+    counted = statement("outbox.count", visible=visible)
+    return pages.statement_page(conn, found, counted, values, limit=limit, offset=offset)
 
 
 def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -41,7 +41,7 @@ WHERE deployment_id = :deployment_id AND cron_id = :cron_id
 SELECT {columns} FROM cron WHERE {condition} ORDER BY {order}, cron_id DESC LIMIT :limit OFFSET :offset
 
 -- name: count
-SELECT count(*) AS n FROM cron WHERE {condition}
+SELECT count(*) AS n FROM (SELECT FROM cron WHERE {condition} LIMIT CAST(:most AS bigint)) AS counted
 
 -- name: visible
 SELECT FROM cron WHERE deployment_id = :deployment_id AND cron_id = :id AND {visible} {lock}

@@ -261,7 +261,7 @@ SELECT {columns} FROM (
     SELECT q.* FROM unnest(CAST(:deployment_ids AS uuid[])) AS searched (deployment_id)
     CROSS JOIN LATERAL (
         SELECT q.* FROM question q WHERE q.deployment_id = searched.deployment_id AND {condition}
-        ORDER BY {order} LIMIT CAST(:last AS bigint)) q
+        ORDER BY {order} LIMIT CAST(:limit AS bigint) + :offset) q
     ORDER BY {order} LIMIT :limit OFFSET :offset) q {joined}
 ORDER BY {order}
 

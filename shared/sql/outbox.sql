@@ -83,9 +83,11 @@ WHERE w.deployment_id = :deployment_id AND {visible} AND (CAST(:run_id AS uuid) 
 ORDER BY w.created_at DESC, w.delivery_id DESC LIMIT :limit OFFSET :offset
 
 -- name: count
-SELECT count(*) AS n FROM webhook_delivery w
-WHERE w.deployment_id = :deployment_id AND {visible} AND (CAST(:run_id AS uuid) IS NULL OR w.run_id = :run_id)
-  AND (CAST(:status AS text) IS NULL OR delivery_status(w.ended_at, w.failure) = :status)
+SELECT count(*) AS n FROM (
+    SELECT FROM webhook_delivery w
+    WHERE w.deployment_id = :deployment_id AND {visible} AND (CAST(:run_id AS uuid) IS NULL OR w.run_id = :run_id)
+      AND (CAST(:status AS text) IS NULL OR delivery_status(w.ended_at, w.failure) = :status)
+    LIMIT CAST(:most AS bigint)) AS counted
 
 -- name: deliver_again
 -- Starts a delivery over with its first attempt, at once. One with an attempt in progress is left alone. Returns whether

@@ -35,14 +35,14 @@ ORDER BY created_seq DESC LIMIT :limit OFFSET :offset
 SELECT {columns} FROM run WHERE {condition} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset
 
 -- name: count_failed
-SELECT count(*) AS n FROM run WHERE {condition}
+SELECT count(*) AS n FROM (SELECT FROM run WHERE {condition} LIMIT CAST(:most AS bigint)) AS counted
 
 -- name: newest
 -- Live and ended runs are searched separately. Each has its own index, so inserting a run updates only one of them.
 SELECT {columns} FROM (
-    (SELECT {stored} FROM run WHERE {live} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))
+    (SELECT {stored} FROM run WHERE {live} ORDER BY run_id DESC LIMIT CAST(:limit AS bigint) + :offset)
     UNION ALL
-    (SELECT {stored} FROM run WHERE {ended} ORDER BY run_id DESC LIMIT CAST(:last AS bigint))) AS run
+    (SELECT {stored} FROM run WHERE {ended} ORDER BY run_id DESC LIMIT CAST(:limit AS bigint) + :offset)) AS run
 ORDER BY run_id DESC LIMIT :limit OFFSET :offset
 
 -- name: count_newest

@@ -8,7 +8,7 @@ statements are SQL text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -49,16 +49,15 @@ from shared.records import (
     or_null,
     record,
 )
-from shared.sql import Conn, statement
+from shared.sql import Conn, pages, statement
 
 SORTABLE = {
-    "thread_id": THREAD.c.thread_id,
-    "status": THREAD.c.status,
-    "created_at": THREAD.c.created_at,
-    "updated_at": THREAD.c.updated_at,
-    "state_updated_at": THREAD.c.state_updated_at,
+    "thread_id": [THREAD.c.thread_id],
+    "status": [THREAD.c.status, THREAD.c.updated_at],  # the order of an index
+    "created_at": [THREAD.c.created_at],
+    "updated_at": [THREAD.c.updated_at],
+    "state_updated_at": [THREAD.c.state_updated_at],
 }
-MOST_COUNTED = 10_000  # threads beyond the page that a search with filters on their content counts
 TTL_STRATEGIES = ("delete", "keep_latest")  # what happens to a thread at the end of its time to live
 TTL = record(
     "ThreadTtl",
@@ -248,42 +247,22 @@ def search(
     sort_by: str = "updated_at",
     sort_order: str = "desc",
     **filters: Any,
-) -> list[RowMapping]:
-    """Return threads that match all filters: `ids`, `metadata`, `status`, `values`, `since`, `until` and `visible`.
+) -> tuple[Sequence[RowMapping], int]:
+    """Return a page of the threads that match all filters, and the number of matches as `pages` counts them.
 
-    `since` and `until` limit the time of the last update. `visible` is a list of SQL conditions.
+    Filters: `ids`, `metadata`, `status`, `values`, `since`, `until` and `visible`. `since` and `until` limit the time of
+    the last update. `visible` is a list of SQL conditions.
     """
-    column = SORTABLE[sort_by]
-    order = column.asc() if sort_order == "asc" else column.desc()
-    page = (
-        select(*COLUMNS)
-        .where(*_matching(deployment_id, filters))
-        .order_by(order, THREAD.c.thread_id.desc())
-        .limit(limit)
-        .offset(offset)
-    )
-    return list(conn.execute(page).mappings())
+    order = [column.asc() if sort_order == "asc" else column.desc() for column in SORTABLE[sort_by]]
+    matching = _matching(deployment_id, filters)
+    found = select(*COLUMNS).where(*matching).order_by(*order, THREAD.c.thread_id.desc())
+    counted = select(THREAD.c.thread_id).where(*matching)
+    return pages.select_page(conn, found, counted, limit=limit, offset=offset)
 
 
-def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **filters: Any) -> int:
-    """Return the number of threads that match all filters, counted up to `most`."""
-    matching = select(THREAD.c.thread_id).where(*_matching(deployment_id, filters)).limit(most)
-    return conn.execute(select(func.count()).select_from(matching.subquery())).scalar_one()
-
-
-def total(
-    conn: Connection, deployment_id: UUID, *, on_page: int, limit: int, offset: int, **filters: Any
-) -> int:
-    """Return the total number of matches of a search whose page has `on_page` threads.
-
-    The last page gives the total without a count. Otherwise, the count is exact if the filters need only an index.
-    Filters on the content of threads are counted up to MOST_COUNTED beyond the page: counting 100,000 threads takes longer
-    than the search itself.
-    """
-    if on_page < limit and (on_page or not offset):
-        return offset + on_page
-    looks_inside = any(filters.get(name) for name in ("metadata", "values", "visible"))
-    return count(conn, deployment_id, most=offset + limit + MOST_COUNTED if looks_inside else None, **filters)
+def count(conn: Connection, deployment_id: UUID, **filters: Any) -> int:
+    """Return the number of threads that match all filters."""
+    return pages.count(conn, select(THREAD.c.thread_id).where(*_matching(deployment_id, filters)))
 
 
 def settle(

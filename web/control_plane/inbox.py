@@ -103,7 +103,7 @@ def list_questions(query: dict[str, Any]) -> Response:
     """List questions. `deployment` is a deployment's name, and `metadata` a JSON object that the thread's metadata holds.
 
     Open and snoozed questions are listed oldest first, ended ones by the time of their end, latest first, and all
-    questions newest first. `total` is counted up to 10,000 questions beyond the page. With `limit=0` only the total is
+    questions newest first. `total` is exact up to 10,000. With `limit=0` only the total is
     counted. `offset` in the response is the offset of the next page.
 
     A `value` of more than 64 KiB is null, and `is_value_left_out` true: `GET /v2/inbox/{id}` returns it.

@@ -345,11 +345,7 @@ def search_assistants(body: dict[str, Any]) -> Response:
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
 
-    def search(conn: Connection) -> tuple[Any, int]:
-        rows = assistants.search(conn, deployment(), **paging, **body)
-        return rows, assistants.count(conn, deployment(), **body)
-
-    rows, total = read(search)
+    rows, total = read(assistants.search, deployment(), **paging, **body)
     records = select_fields([assistants.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from flask import Response, jsonify
 from marshmallow import ValidationError
-from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import assistants
@@ -314,11 +313,7 @@ def search_crons(body: dict[str, Any]) -> Response:
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order") if name in body}
     visible = _allow_search(body, limit=paging["limit"], offset=paging["offset"])
 
-    def search(conn: Connection) -> tuple[Any, int]:
-        rows = crons.search(conn, deployment().id, visible=visible, **paging, **body)
-        return rows, crons.count(conn, deployment().id, visible=visible, **body)
-
-    rows, total = read(search)
+    rows, total = read(crons.search, deployment().id, visible=visible, **paging, **body)
     records = select_fields([crons.RECORD.show(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 

@@ -341,11 +341,10 @@ def search_threads(body: dict[str, Any]) -> Response:
     needs_titles = any(path[0] == TITLE for path in paths.values())
 
     def search(conn: Connection) -> tuple[Any, dict[UUID, str], int]:
-        rows = records.search(conn, deployment().id, **paging, **body)
+        rows, total = records.search(conn, deployment().id, **paging, **body)
         ids = [row["thread_id"] for row in rows if needs_titles]
         titles = records.titles(conn, deployment().id, ids) if ids else {}
-        shape = {"on_page": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
-        return rows, titles, records.total(conn, deployment().id, **shape, **body)
+        return rows, titles, total
 
     rows, titles, total = read(search)
     whole = [records.RECORD.show(row) for row in rows]

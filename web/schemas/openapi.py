@@ -261,7 +261,7 @@ RETRY_AFTER = {"description": "Seconds to wait before the next attempt", "schema
 HEADERS = {
     "Location": "Path of the run's event stream, relative to the deployment's root",
     "Content-Location": "Path of the run, relative to the deployment's root",
-    "X-Pagination-Total": "Number of all matching records",
+    "X-Pagination-Total": "Number of all matching records, exact up to 10,000. Above, a lower bound",
     "X-Pagination-Next": "Offset of the next page. Missing on the last page",
 }
 REPLAYED = {

@@ -257,6 +257,9 @@ ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS require_replay BOOLEAN DEFAULT 'false' NOT NULL;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS replay_of UUID
     CONSTRAINT fk_deployment_replay_of REFERENCES deployment (id) ON DELETE CASCADE;
+CREATE INDEX ix_assistant_created_at ON assistant (deployment_id, created_at);
+CREATE INDEX ix_store_item_updated_at ON store_item (deployment_id, updated_at);
+CREATE INDEX ix_deployment_created_at ON deployment (organization_id, created_at) WHERE deleted_at IS NULL AND replay_of IS NULL;
 CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of IS NOT NULL;
 CREATE INDEX ix_deployment_active_bench ON deployment (id) WHERE replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL;
 ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;

@@ -9,6 +9,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
+from shared import assistants
+from shared import store as stored_items
+from shared.deployments import deployments
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
@@ -18,13 +21,14 @@ from shared.runs import read as run_search
 from shared.runs.claims import Terms
 from shared.runs.drafts import RunRequest
 from shared.runs.finish import Finish
+from shared.sql import pages
 from shared.threads import checkpoint_reads, records, state
 from tests.support import factories
 from tests.support.creating import insert_run
 
 pytestmark = pytest.mark.usefixtures("db")
 
-THREADS, STEPS = 8_000, 500
+THREADS, STEPS, FEW = 8_000, 500, 2_000
 # Creation times are derived from run ids, and the ids below are random. This limit is older than any of them.
 LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
@@ -68,10 +72,31 @@ FILL = (
     """,
     "ANALYZE thread, run, checkpoint, checkpoint_blob, checkpoint_write",
 )
+FILL_OTHERS = (
+    """
+    INSERT INTO assistant (deployment_id, assistant_id, created_at)
+    SELECT :deployment_id, gen_random_uuid(), now() - make_interval(secs => n) FROM generate_series(1, :number) AS n
+    """,
+    """
+    INSERT INTO assistant_version (deployment_id, assistant_id, version, graph_id, name)
+    SELECT deployment_id, assistant_id, 1, 'agent', 'assistant' FROM assistant ON CONFLICT DO NOTHING
+    """,
+    """
+    INSERT INTO store_item (deployment_id, path, key, value)
+    SELECT :deployment_id, 'items.', CAST(n AS text), '{}' FROM generate_series(1, :number) AS n
+    """,
+    "ANALYZE assistant, assistant_version, store_item",
+)
+MORE_DEPLOYMENTS = """
+INSERT INTO deployment (id, organization_id, name, source, status, created_at)
+SELECT gen_random_uuid(), organization_id, 'other-' || n, source, status, now() - make_interval(secs => n)
+FROM deployment, generate_series(1, :number) AS n WHERE id = :deployment_id
+"""
 READ = text("""
 SELECT coalesce(sum(seq_tup_read), 0) AS by_scan, coalesce(sum(idx_tup_fetch), 0) AS by_index
 FROM pg_stat_xact_user_tables
-WHERE relname IN ('thread', 'run', 'checkpoint', 'checkpoint_blob', 'checkpoint_write')
+WHERE relname IN ('thread', 'run', 'checkpoint', 'checkpoint_blob', 'checkpoint_write', 'assistant', 'assistant_version',
+    'store_item', 'deployment')
 """)
 
 Work = Callable[[Connection], object]
@@ -113,16 +138,15 @@ def assert_read(cases: Mapping[str, tuple[Work, int]], *, by_scan: int) -> None:
 
 
 def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_search, "MOST_COUNTED", 20)
+    monkeypatch.setattr(pages, "MOST_COUNTED", 20)
     deployment = factories.deployment()
     thread_id = fill(deployment)
+    with connection() as conn:
+        for statement in FILL_OTHERS:
+            conn.execute(text(statement), {"deployment_id": deployment.id, "number": FEW})
 
     def search(conn: Connection, **filters: object) -> None:
         records.search(conn, deployment.id, limit=10, offset=0, **filters)
-
-    def search_and_count(conn: Connection, **filters: object) -> None:
-        search(conn, **filters)
-        records.total(conn, deployment.id, on_page=10, limit=10, offset=0, **filters)
 
     def history(conn: Connection) -> None:
         ask = {"op": "list", "thread_id": str(thread_id), "checkpoint_ns": "", "limit": 10, "filter": {}}
@@ -156,12 +180,15 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
 
     cases: dict[str, tuple[Work, int]] = {
         "a search for one thread in 400": (
-            lambda conn: search_and_count(conn, metadata={"user": 7}),
+            lambda conn: search(conn, metadata={"user": 7}),
             2 * 20,
         ),
         "a search for none": (lambda conn: search(conn, metadata={"user": "nobody"}), 0),
         "a search for one thread in 10": (lambda conn: search(conn, metadata={"tenant": 7}), 1_000),
-        "a search for any": (search, 20),
+        "a search for any": (search, 2 * 20),
+        "a search by status": (lambda conn: search(conn, sort_by="status"), 2 * 20),
+        "ten assistants": (lambda conn: assistants.search(conn, deployment, limit=10, offset=0), 3 * 20),
+        "ten stored items": (lambda conn: stored_items.search(conn, deployment.id, ("items",)), 20),
         "the newest state": (lambda conn: state.newest(conn, deployment.id, thread_id), 2),
         "ten states of the history": (history, 3 * 11),
         "ten runs": (
@@ -175,7 +202,19 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         "one more run": (run, 40),
         "two more runs, with their checkpoints": (committed, 80),
     }
-    assert_read(cases, by_scan=20)
+    assert_read(cases, by_scan=250)
+
+
+def test_a_page_of_deployments_does_not_read_all() -> None:
+    deployment = factories.deployment()
+    with connection() as conn:
+        conn.execute(text(MORE_DEPLOYMENTS), {"deployment_id": deployment.id, "number": FEW})
+        conn.execute(text("ANALYZE deployment"))
+
+    def search(conn: Connection) -> None:
+        deployments.search(conn, deployment.organization_id, filters={}, limit=10, offset=0)
+
+    assert_read({"ten deployments": (search, 2 * 20)}, by_scan=0)
 
 
 # Copy the long thread's checkpoints, blobs and writes to twenty other threads.

@@ -117,11 +117,11 @@ def test_a_filter_lets_through_and_says_the_same_of_one_record(
             query = text(f"SELECT thread_id FROM thread AS t WHERE {sql}")
             found = conn.execute(query, values).scalars().all()
             visible = filters.clause(filter, "thread.metadata")
-            searched = records.search(conn, deployment.id, limit=100, offset=0, visible=visible)
+            searched, total = records.search(conn, deployment.id, limit=100, offset=0, visible=visible)
             counted = records.count(conn, deployment.id, visible=visible)
         assert {names[id] for id in found} == expected, filter
         assert {names[row["thread_id"]] for row in searched} == expected, filter
-        assert counted == len(expected), filter
+        assert counted == total == len(expected), filter
         with driver() as quick, connection() as conn:
             for name, id in threads.items():
                 is_seen = filters.is_thread_visible(quick, deployment.id, id, filter)

@@ -58,8 +58,7 @@ def search_runs(body: dict[str, Any]) -> Response:
     """Search runs. `error` selects runs by the class of their error. Pending runs have a `queue`.
 
     If `status` selects only unsuccessful runs, they are sorted by their end, latest first, and `since` and `until`
-    bound the end. Otherwise runs are sorted by their creation, newest first, `since` and `until` bound the creation,
-    and X-Pagination-Total counts up to 10,000.
+    bound the end. Otherwise runs are sorted by their creation, newest first, and `since` and `until` bound the creation.
     """
     body = {name: value for name, value in body.items() if value not in (None, [], {})}
     limit, offset = body.pop("limit"), body.pop("offset")
