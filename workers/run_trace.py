@@ -1,23 +1,28 @@
-"""OpenTelemetry spans of a run, if spans are exported: the run, its wait, its attempts and their nodes.
+"""OpenTelemetry spans of a run, if spans are exported: the run, its wait, its attempts, their nodes and calls.
 
 The process that ends the run writes the run's span. Its ids derive from the run's id, so every attempt knows them
-before the span exists.
+before the span exists. The ids of nodes and calls derive from the attempt's span in the same way: a call within a tool
+ends before it, and a call may be reported before its node.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 
 import orjson
 
 from shared.infra import trace_context, tracing
-from shared.infra.trace_context import Context
+from shared.infra.trace_context import SAMPLED, Context
 from shared.models import RunStatus
 from shared.runs.claims import Claimed
+from workers import call_spans
 
 MAX_NODES = 1_000  # of an attempt
 MAX_NAME = 200
+MAX_SECONDS = 1 << 33  # since 1970. OTLP cannot encode arbitrary numbers: one would cost the spans of other runs
+MAX_DROPPED = 1 << 31
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 
 
@@ -52,6 +57,7 @@ def _of_run(run: Claimed) -> dict[str, Any]:
         "runyard__deployment_id": str(run.deployment_id),
         "runyard__revision_id": str(run.revision_id),
         "runyard__graph_id": run.graph_id,
+        "gen_ai__conversation__id": None if run.temporary else str(run.thread_id),
     }
 
 
@@ -66,8 +72,15 @@ def _created_ns(run: Claimed) -> int:
     return (run.run_id.int >> 80) * 1_000_000
 
 
+def _nanoseconds(seconds: float) -> int:
+    """Convert a time that a graph host reports. Raises ValueError for a number that is no time."""
+    if not 0 <= seconds < MAX_SECONDS:
+        raise ValueError(f"time {seconds!r:.40}")
+    return int(seconds * 1e9)
+
+
 class RunTrace:
-    """The span of one attempt and the spans of its nodes."""
+    """The span of one attempt and the spans of its nodes and calls."""
 
     def __init__(self, run: Claimed) -> None:
         tracer = tracing.tracer()
@@ -76,39 +89,81 @@ class RunTrace:
         context = _context_of(run)
         if run.attempt == 1:
             tracer.start("wait", parent=context, at_ns=_created_ns(run)).end()
+        attributes = _of_run(run)
+        self._thread_id = attributes["gen_ai__conversation__id"]
         self._span = tracer.start(
             f"attempt {run.attempt}",
             parent=context,
             runyard__attempt=run.attempt,
             runyard__worker=run.owner,
-            **_of_run(run),
+            gen_ai__operation__name="invoke_agent",
+            gen_ai__agent__id=str(run.assistant_id),
+            gen_ai__agent__name=run.graph_id,
+            **attributes,
         )
+        self.context = self._span.context  # where the graph's own spans belong
         self._nodes: dict[str, Any] = {}
-        self._counted = 0
+        self._node_count = self._call_count = 0
+        self._dropped_nodes = self._dropped_calls = 0
         self._error: str | None = None
 
     @property
-    def context(self) -> Context:
-        """The trace context in which the graph's own spans belong."""
-        return self._span.context
+    def is_sampled(self) -> bool:
+        """Whether the spans are exported. A graph host need not report nodes and calls otherwise."""
+        return bool(self.context.flags & SAMPLED)
 
     def node(self, body: bytes) -> None:
         """Begin or end the span of a node as a graph host reports it."""
         frame = orjson.loads(body)
-        id, at_ns = str(frame["id"]), int(frame["at"] * 1e9)
+        id, at_ns = str(frame["id"]), _nanoseconds(frame["at"])
         if frame["ended"]:
             span = self._nodes.pop(id, None)
             if span is not None:
                 span.end(error=frame.get("error"), at_ns=at_ns)
             return
-        if self._counted >= MAX_NODES:
+        if self._node_count >= MAX_NODES:
+            self._dropped_nodes += 1
             return
-        self._counted += 1
+        self._node_count += 1
         above = self._nodes.get(str(frame.get("within")), self._span)
         name = str(frame["name"])[:MAX_NAME]
         self._nodes[id] = self._tracer.start(
-            f"node {name}", parent=above.context, at_ns=at_ns, runyard__node=name
+            f"node {name}", parent=above.context, context=self._within(id), at_ns=at_ns, runyard__node=name
         )
+
+    def call(self, body: bytes) -> None:
+        """Write the span of a model or tool call that has ended in a graph host."""
+        record = orjson.loads(body)
+        if "dropped" in record:
+            self._dropped_calls += min(int(record["dropped"]), MAX_DROPPED)
+            return
+        if self._call_count >= call_spans.MAX_CALLS:
+            self._dropped_calls += 1
+            return
+        self._call_count += 1
+        attributes = call_spans.attributes_of(record)
+        span = self._tracer.start(
+            call_spans.name_of(record),
+            kind="internal" if record["operation"] == call_spans.TOOL else "client",
+            parent=self._parent(record.get("within")),
+            context=self._within(str(record["id"])),
+            at_ns=_nanoseconds(record["from"]),
+            gen_ai__conversation__id=self._thread_id,
+            **attributes,
+        )
+        span.end(error=call_spans.failure_of(record), at_ns=_nanoseconds(record["until"]))
+
+    def _within(self, id: str) -> Context:
+        """Return the context of a node or call of this attempt."""
+        attempt = self.context
+        digest = hashlib.blake2b(id.encode(), digest_size=8, key=attempt.span_id.to_bytes(8)).digest()
+        return Context(attempt.trace_id, int.from_bytes(digest) or 1, attempt.flags, attempt.state)
+
+    def _parent(self, within: object) -> Context:
+        """Return the context around a call. Spans of nodes may be missing if the attempt has too many."""
+        if within is None or (self._dropped_nodes and within not in self._nodes):
+            return self.context
+        return self._within(str(within))
 
     def failed(self, why: str) -> None:
         """Mark the attempt as failed, with the reason. Without a call the attempt counts as successful."""
@@ -118,4 +173,8 @@ class RunTrace:
         for span in self._nodes.values():
             span.end(error="did not end")
         self._nodes.clear()
+        self._span.set(
+            runyard__dropped_nodes=self._dropped_nodes or None,
+            runyard__dropped_calls=self._dropped_calls or None,
+        )
         self._span.end(error=self._error, at_ns=time.time_ns())

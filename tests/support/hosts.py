@@ -38,6 +38,7 @@ class Run:
     stored: list[tuple[int, dict[str, Any], list[bytes]]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)  # only of a traced run
+    calls: list[dict[str, Any]] = field(default_factory=list)  # only of a traced run
     used: list[int] = field(default_factory=list)
     outcome: dict[str, Any] = field(default_factory=dict)  # empty until the run is done
     values: Any = None
@@ -242,6 +243,8 @@ class HostProcess:
             run.events.append((name.decode(), json.loads(data)))
         elif kind == frames.NODE:
             run.nodes.append(json.loads(body))
+        elif kind == frames.CALL:
+            run.calls.append(json.loads(body))
         elif kind == frames.DONE:
             outcome, values, answer = frames.unpack(body)
             run.outcome, run.values, run.answer = map(json.loads, (outcome, values, answer))

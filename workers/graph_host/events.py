@@ -47,7 +47,12 @@ class StreamRequest:
     partial_messages: bool = (
         False  # send messages as their text so far; another reader may request tuples besides
     )
-    traced: bool = False  # report to the runner when nodes begin and end
+    traced: bool = False  # report nodes and calls to the runner
+
+    @property
+    def reports_nodes(self) -> bool:
+        """Whether the runner learns when nodes begin and end. With the mode `events` it does not."""
+        return self.traced and "events" not in self.modes
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> StreamRequest:
@@ -111,7 +116,7 @@ class EventWriter:
         if "lifecycle" in self._modes and request.subgraphs:
             self._alive = {}
             self._handlers["tasks"] = self._on_task
-        if request.traced and "events" not in self._modes:
+        if request.reports_nodes:
             self._handlers["tasks"] = _both(self._handlers.get("tasks"), self._on_traced)
         # A reader may request these modes during the run. With the mode `events` they are not requested in advance,
         # because LangChain's event stream would contain their chunks.

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -14,6 +15,7 @@ from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 
 from . import frames
+from .call_records import CallRecords
 from .checkpoints.node_times import NodeTimes
 from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run
 from .checkpoints.storage import MemoryStorage, Storage
@@ -81,7 +83,8 @@ class Execution:
         request = StreamRequest.of(spec)
         self._modes, self._subgraphs = request.modes, request.subgraphs
         self._events = EventWriter(connection, id, request, max_bytes=limits.event_bytes)
-        self._calls = CallTimes(self._times, self._report_usage)
+        self._records = self._make_records(request)
+        self._calls = CallTimes(self._times, self._report_usage, self._records)
         self._cancelled = False
         self._has_begun = False
         self._is_done = False
@@ -130,6 +133,13 @@ class Execution:
             newest=newest,
             times=self._times,
         )
+
+    def _make_records(self, request: StreamRequest) -> CallRecords | None:
+        """Return the sender of call records of a traced run."""
+        if not request.traced:
+            return None
+        send = partial(self._connection.send, frames.CALL, self._id)
+        return CallRecords(send, has_nodes=request.reports_nodes, has_subgraphs=request.subgraphs)
 
     async def _run(self) -> None:
         self._has_begun = True
@@ -338,6 +348,8 @@ class Execution:
         outcome.usage = self._calls.by_model()
         outcome.first_token_ago = self._calls.first_token_ago()
         outcome.spans = self._calls.document(outcome.unfinished_tasks())
+        if self._records is not None:
+            self._records.close("cancelled" if outcome.status == "cancelled" else "unfinished")
         outcome.replay = self._replay and self._replay.report()
         shown_json = events.shown_json
         if shown_json is None and not events.shows_state:

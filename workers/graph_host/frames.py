@@ -39,6 +39,10 @@ Up (host → runner)
     CHECKED     JSON [run id in hex …]
     NODE        JSON {"id", "name", "within": id of the node around it | null, "at": seconds since 1970, "ended": bool,
                 "error": text | null}: a node begins or ends, in a run whose spec has `traced`
+    CALL        JSON {"id", "operation": "chat" | "text_completion" | "execute_tool", "within": id of the call or node
+                around it | null, "from", "until": seconds since 1970, …} of a model or tool call that has ended, in a
+                run whose spec has `traced` (`workers/call_spans.py` has the other fields). At the end of a run that
+                had too many calls {"dropped": n}
     USED        a number in ASCII: the tokens that a run's model calls have reported so far, sent after each call. In a
                 replay, then a space and the sums by model as JSON
 """
@@ -54,11 +58,11 @@ NOBODY = bytes(16)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART = range(1, 11)
-READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, USED = range(16, 28)
+READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, USED, CALL = range(16, 29)
 
 # Kinds of a PART. HEAD, FAILED and CLOSE are JSON, CREDIT is a number in ASCII, TEXT is UTF-8.
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
-KINDS = frozenset((*range(1, 11), *range(16, 28)))
+KINDS = frozenset((*range(1, 11), *range(16, 29)))
 
 
 class BadFrame(Exception):

@@ -264,13 +264,19 @@ class UsageCounter(BaseCallbackHandler):
             self._first_token_at = time.monotonic()
 
     def on_llm_end(self, response: LLMResult, *, run_id: object, **_: Any) -> None:
-        """Count the usage of a finished call. A message repeated from a cache keeps its id and counts once."""
+        self._count_usage(response, run_id)
+
+    def _count_usage(self, response: LLMResult, run_id: object) -> Mapping[str, Any] | None:
+        """Count the usage of a finished call, and return it. A message repeated from a cache counts once."""
+        counted = None
         for candidates in response.generations:
             message = getattr(candidates[0], "message", None) if candidates else None
             if isinstance(message, AIMessage) and message.usage_metadata:
                 reported = (model_of(message), message.usage_metadata)
                 if self._reported.setdefault(message.id or str(run_id), reported) is reported:
+                    counted = message.usage_metadata
                     self._report(self.total())
+        return counted
 
     def first_token_ago(self) -> float | None:
         """Return the seconds since a model first streamed a token; None if none did."""

@@ -1,6 +1,7 @@
 """Times of a run's model and tool calls: with those of its nodes, the spans of the DONE frame.
 
-Spans contain no inputs and no outputs. A graph without models and tools pays nothing for them.
+These spans contain no inputs and no outputs. A graph without models and tools pays nothing for them. In a traced run
+the handler also passes calls to `call_records.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import LLMResult
 
+from .call_records import CallRecords
 from .checkpoints.node_times import MAX_NAME, MAX_SPANS, NodeTimes, Span, error_name, node_around
 from .masking import masked
 from .outcome import UsageCounter, model_of
@@ -22,38 +24,75 @@ TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 class CallTimes(UsageCounter):
     """Counts the usage of model calls, and records when each model and tool call began and ended."""
 
-    def __init__(self, nodes: NodeTimes | None, report: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        nodes: NodeTimes | None,
+        report: Callable[[int], None] = lambda _: None,
+        records: CallRecords | None = None,
+    ) -> None:
         super().__init__(report)
         self._nodes = nodes  # None: the run keeps no spans
+        self._records = records  # None: the run is not traced
         self._calls: dict[str, Span] = {}
         self.dropped = 0
 
     @property
     def ignore_chat_model(self) -> bool:
-        return self._nodes is None
+        return self._nodes is None and self._records is None
 
     @property
     def ignore_agent(self) -> bool:
-        return self._nodes is None  # the switch for tools
+        return self.ignore_chat_model  # the switch for tools
+
+    @property
+    def ignore_chain(self) -> bool:
+        return self._records is None or not self._records.has_open_tool
+
+    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: object, **details: Any) -> None:
+        if self._records is not None:
+            self._records.begin_chain(run_id, details.get("parent_run_id"))
+
+    def on_chain_end(self, outputs: Any, *, run_id: object, **_: Any) -> None:
+        if self._records is not None:
+            self._records.end_chain(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
+        if self._records is not None:
+            self._records.end_chain(run_id)
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **details: Any) -> None:
         self._begin("model", serialized, run_id, details)
+        if self._records is not None:
+            self._records.begin_model("chat", serialized, messages, run_id, details)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **details: Any) -> None:
         self._begin("model", serialized, run_id, details)
+        if self._records is not None:
+            self._records.begin_model("text_completion", serialized, prompts, run_id, details)
+
+    def on_llm_new_token(self, token: object, *, run_id: object = None, **details: Any) -> None:
+        super().on_llm_new_token(token, **details)
+        if self._records is not None:
+            self._records.first_token(run_id)
 
     def on_llm_end(self, response: LLMResult, *, run_id: object, **details: Any) -> None:
-        super().on_llm_end(response, run_id=run_id, **details)
+        usage = self._count_usage(response, run_id)
         self._end(run_id, answer=_answer_of(response))
+        if self._records is not None:
+            self._records.end_model(run_id, response, usage)
 
     def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
         self._end(run_id, error=error)
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: object, **details: Any) -> None:
         self._begin("tool", serialized, run_id, details)
+        if self._records is not None:
+            self._records.begin_tool(serialized, input_str, run_id, details)
 
     def on_tool_end(self, output: Any, *, run_id: object, **_: Any) -> None:
         self._end(run_id)
+        if self._records is not None:
+            self._records.end_tool(run_id, output)
 
     def on_tool_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
         self._end(run_id, error=error)
@@ -83,6 +122,8 @@ class CallTimes(UsageCounter):
     def _end(
         self, run_id: object, *, error: BaseException | None = None, answer: AIMessage | None = None
     ) -> None:
+        if error is not None and self._records is not None:
+            self._records.fail(run_id, error, is_interrupt=_is_interrupt(error))
         span = self._calls.get(str(run_id))
         if span is None or self._nodes is None:
             return

@@ -17,13 +17,13 @@ const MAX_BODY_BYTES = 64 * 1024 * 1024;
 
 export const [RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART] = range(1, 10);
 export const [
-  READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, USED,
-] = range(16, 12);
+  READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, USED, CALL,
+] = range(16, 13);
 
 /** Kinds of a PART, which is its first byte. */
 export const [HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED] = "hbetyckx";
 
-const KINDS = new Set([...range(1, 10), ...range(16, 12)]);
+const KINDS = new Set([...range(1, 10), ...range(16, 13)]);
 
 function range(first, count) {
   return Array.from({ length: count }, (_, position) => first + position);

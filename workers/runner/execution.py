@@ -421,6 +421,8 @@ class HostedRun:
             gevent.spawn(self._answer, frames.unpack(body))
         elif kind == frames.NODE and self._trace is not None:
             self._trace.node(body)
+        elif kind == frames.CALL and self._trace is not None:
+            self._trace.call(body)
         elif kind == frames.USED:
             tokens, _, models = body.partition(b" ")
             self._count_tokens(min(int(tokens), MOST_TOKENS))
@@ -502,10 +504,10 @@ def _over_cost(run: Claimed, models: Mapping[str, Any]) -> str | None:
 
 
 def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:
-    """Return the spec of a traced run: nodes become spans, and the configuration carries the trace context."""
+    """Return the spec of a traced run: nodes and calls become spans, and the configuration has the trace context."""
     config = spec.get("config") or {}
     configurable = {**(config.get("configurable") or {}), **trace.context.entries}
-    return {**spec, "traced": True, "config": {**config, "configurable": configurable}}
+    return {**spec, "traced": trace.is_sampled, "config": {**config, "configurable": configurable}}
 
 
 class Budgets:

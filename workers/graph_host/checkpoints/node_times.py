@@ -132,7 +132,7 @@ class NodeTimes:
     def _add_outer(self, spans: dict[str, Span], ns: str) -> None:
         """Add spans of the nodes around a subgraph that have not ended."""
         within = None
-        for depth, outer in enumerate(_nodes_around(ns)):
+        for depth, outer in enumerate(nodes_around(ns)):
             if outer.id not in spans and depth < MAX_DEPTH:
                 begun = min(at for seen, at in tuple(self._seen.items()) if seen.startswith(outer.ns))
                 spans[outer.id] = self._open_span(outer.id, outer.name, begun, within)
@@ -161,7 +161,7 @@ class Outer(NamedTuple):
     ns: str  # of the subgraph
 
 
-def _nodes_around(ns: str) -> list[Outer]:
+def nodes_around(ns: str) -> list[Outer]:
     """Return the nodes around a subgraph, the outermost first.
 
     A namespace is a list of `name:task`. A number after it counts the subgraphs that one task has called.
@@ -176,7 +176,7 @@ def _nodes_around(ns: str) -> list[Outer]:
 
 def node_around(ns: str) -> str | None:
     """Return the id of the node around a subgraph; None for the graph itself."""
-    nodes = _nodes_around(ns)
+    nodes = nodes_around(ns)
     return nodes[-1].id if nodes else None
 
 
