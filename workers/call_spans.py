@@ -69,7 +69,7 @@ def _number(value: Any) -> float | None:
 
 
 def _provider(value: Any) -> str | None:
-    return None if (name := _text(value)) is None else PROVIDERS.get(name, name)
+    return None if (name := _text(value)) is None else PROVIDERS.get(name.lower(), name.lower())
 
 
 MODEL: dict[str, tuple[str, Convert]] = {

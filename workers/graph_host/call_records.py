@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -117,10 +117,13 @@ class CallRecords:
         record = self._open.get(run_id)
         if record is None:
             return
-        if getattr(output, "status", None) == "error":
-            record["error"] = "tool_error"
+        if isinstance(output, ToolMessage):
+            record["tool_call"] = record["tool_call"] or _named(output.tool_call_id)
+            if output.status == "error":
+                record["error"] = "tool_error"
         if self._content is not None:
-            self._content.add(record, "result", getattr(output, "content", output))
+            result = output.content if isinstance(output, ToolMessage) else output
+            self._content.add(record, "result", result)
         self._end(run_id)
 
     def fail(self, run_id: object, error: BaseException, *, is_interrupt: bool) -> None:

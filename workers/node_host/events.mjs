@@ -39,7 +39,9 @@ export function streamRequest(spec) {
     subgraphs: Boolean(spec.subgraphs || joined?.subgraphs || modes.has(PROTOCOL)),
     // send messages as their text so far; another reader may request tuples besides
     partialMessages: (creator.has("messages") && !creator.has("messages-tuple")) || added.has("messages"),
-    traced: Boolean(spec.traced),
+    traced: Boolean(spec.traced), // report calls to the runner
+    // … and nodes. With the mode `events` they are not known
+    reportsNodes: Boolean(spec.traced) && !modes.has("events"),
   };
 }
 
@@ -95,7 +97,7 @@ export class EventWriter {
     }
   }
 
-  #addHandlers({ partialMessages, subgraphs, traced }) {
+  #addHandlers({ partialMessages, subgraphs, reportsNodes }) {
     const optional = {
       updates: this.#onUpdates,
       custom: (ns, payload) => this.emit("custom", ns, dumps(payload)),
@@ -120,7 +122,7 @@ export class EventWriter {
       this.#alive = new Map();
       handlers.set("tasks", this.#onTask);
     }
-    if (traced && !this.#modes.has("events")) {
+    if (reportsNodes) {
       this.#add("tasks", this.#onTraced);
     }
     // A reader may request these modes during the run. With the mode `events` they are not requested in advance, because

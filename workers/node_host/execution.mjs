@@ -3,6 +3,7 @@
 import { NodeTimes } from "./checkpoints/node_times.mjs";
 import { RunCheckpoints, configured } from "./checkpoints/run_checkpoints.mjs";
 import { MemoryStorage, Storage } from "./checkpoints/storage.mjs";
+import { CallRecords } from "./call_records.mjs";
 import { namespaceOf } from "./chunks.mjs";
 import { storage as currentStorage } from "./current.mjs";
 import { EventWriter, streamRequest } from "./events.mjs";
@@ -64,6 +65,7 @@ export class Execution {
   #checkpoints;
   #request;
   #events;
+  #records;
   #usage;
   #current;
   #abort = new AbortController();
@@ -91,7 +93,12 @@ export class Execution {
     this.#checkpoints = this.#makeCheckpoints(stored, times);
     this.#request = streamRequest(spec);
     this.#events = new EventWriter(connection, id, this.#request, limits.eventBytes);
-    this.#usage = new CallTimes(times, (total) => connection.send(frames.USED, id, spec.replay ? `${total} ${JSON.stringify(this.#usage.byModel())}` : String(total)));
+    this.#records = this.#makeRecords();
+    const report = (total) => {
+      const byModel = spec.replay ? ` ${JSON.stringify(this.#usage.byModel())}` : "";
+      connection.send(frames.USED, id, `${total}${byModel}`);
+    };
+    this.#usage = new CallTimes(times, report, this.#records);
     this.#current = { __proto__: null, id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
     if (spec.replay) {
       this.#current.replay = new Replay(spec.replay, shared.serializer, shared.library, entry.langgraph);
@@ -141,6 +148,15 @@ export class Execution {
       newest,
       times,
     });
+  }
+
+  /** Return the sender of call records of a traced run; null for another run. */
+  #makeRecords() {
+    const { traced, reportsNodes, subgraphs } = this.#request;
+    const { configOfContext } = this.#shared.library;
+    const send = (body) => this.#shared.connection.send(frames.CALL, this.#id, body);
+    const options = { hasNodes: reportsNodes, hasSubgraphs: subgraphs, configOfContext };
+    return traced ? new CallRecords(send, options) : null;
   }
 
   async #run() {
@@ -375,6 +391,7 @@ export class Execution {
     outcome.usage = this.#usage.byModel();
     outcome.firstTokenAgo = this.#usage.firstTokenAgo();
     outcome.spans = this.#usage.document(outcome.unfinishedTasks());
+    this.#records?.close(outcome.status === "cancelled" ? "cancelled" : "unfinished");
     const shownJson = events.shownJson ?? (events.showsState ? null : dumps(events.shown));
     const answer = outcome.answer(events.shown, shownJson);
     this.#shared.limiter.forget(this.#id);

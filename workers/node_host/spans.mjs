@@ -15,17 +15,20 @@ const UNKNOWN = "unknown"; // the model of a message that names none
 const TOKENS = ["input_tokens", "output_tokens", "total_tokens"];
 const BUBBLES = new Set(["GraphInterrupt", "NodeInterrupt", "ParentCommand", "GraphBubbleUp"]);
 
-/** A callback handler that counts the usage of model calls, and records when each model and tool call began and ended. */
+/**
+ * A callback handler that counts the usage of model calls, and records when each model and tool call began and ended. In a
+ * traced run it also passes the calls to the sender of their records.
+ */
 export class CallTimes {
   name = "runyard-usage";
   lc_prefer_streaming = false;
   awaitHandlers = true; // otherwise a call may end after the run
   raiseError = false;
-  ignoreChain = true;
   ignoreRetriever = true;
   ignoreCustomEvent = true;
   #nodes;
   #report;
+  #records;
   #reported = new Map(); // model and usage by message id
   #calls = new Map();
   #firstTokenAt;
@@ -34,59 +37,86 @@ export class CallTimes {
   /**
    * @param {import("./checkpoints/node_times.mjs").NodeTimes | null} nodes null: the run keeps no spans
    * @param {(total: number) => void} report called with the sum of all tokens after each increase
+   * @param {import("./call_records.mjs").CallRecords | null} records null: the run is not traced
    */
-  constructor(nodes, report) {
+  constructor(nodes, report, records) {
     this.#nodes = nodes;
     this.#report = report;
+    this.#records = records;
+  }
+
+  get ignoreChain() {
+    return !this.#records?.hasOpenTool;
   }
 
   copy() {
     return this;
   }
 
-  handleChatModelStart(llm, _messages, runId, parentRunId, _extra, _tags, metadata, name) {
-    this.#begin("model", llm, runId, parentRunId, metadata, name);
+  handleChainStart(_chain, _inputs, runId, parentRunId) {
+    this.#records?.beginChain(runId, parentRunId);
   }
 
-  handleLLMStart(llm, _prompts, runId, parentRunId, _extra, _tags, metadata, name) {
-    this.#begin("model", llm, runId, parentRunId, metadata, name);
+  handleChainEnd(_outputs, runId) {
+    this.#records?.endChain(runId);
   }
 
-  handleLLMNewToken() {
+  handleChainError(_error, runId) {
+    this.#records?.endChain(runId);
+  }
+
+  handleChatModelStart(serialized, messages, runId, parentRunId, extra, _tags, metadata, name) {
+    this.#begin("model", serialized, runId, parentRunId, metadata, name);
+    this.#records?.beginModel({ operation: "chat", serialized, messages, runId, parentRunId, extra, metadata, name });
+  }
+
+  handleLLMStart(serialized, messages, runId, parentRunId, extra, _tags, metadata, name) {
+    const operation = "text_completion";
+    this.#begin("model", serialized, runId, parentRunId, metadata, name);
+    this.#records?.beginModel({ operation, serialized, messages, runId, parentRunId, extra, metadata, name });
+  }
+
+  handleLLMNewToken(_token, _index, runId) {
     this.#firstTokenAt ??= now();
+    this.#records?.firstToken(runId);
   }
 
   /** Count the usage of a finished call. A message repeated from a cache keeps its id and counts once. */
   handleLLMEnd(output, runId) {
     let answer;
+    let counted;
     for (const [position, candidates] of (output?.generations ?? []).entries()) {
       const message = candidates[0]?.message;
       if (isMessage(message) && message.usage_metadata) {
         answer = position === 0 ? message : answer;
         const key = message.id ?? runId;
         if (!this.#reported.has(key)) {
-          this.#reported.set(key, [modelOf(message), message.usage_metadata]);
+          counted = message.usage_metadata;
+          this.#reported.set(key, [modelOf(message), counted]);
           this.#report(this.total());
         }
       }
     }
     this.#end(runId, { answer });
+    this.#records?.endModel(runId, output, counted);
   }
 
   handleLLMError(error, runId) {
-    this.#end(runId, { error });
+    this.#fail(runId, error);
   }
 
-  handleToolStart(tool, _input, runId, parentRunId, _tags, metadata, name) {
-    this.#begin("tool", tool, runId, parentRunId, metadata, name);
+  handleToolStart(serialized, input, runId, parentRunId, _tags, metadata, name, toolCallId) {
+    this.#begin("tool", serialized, runId, parentRunId, metadata, name);
+    this.#records?.beginTool({ serialized, input, runId, parentRunId, metadata, name, toolCallId });
   }
 
-  handleToolEnd(_output, runId) {
+  handleToolEnd(output, runId) {
     this.#end(runId, {});
+    this.#records?.endTool(runId, output);
   }
 
   handleToolError(error, runId) {
-    this.#end(runId, { error });
+    this.#fail(runId, error);
   }
 
   /** Return the sum of input and output tokens so far. */
@@ -147,6 +177,11 @@ export class CallTimes {
 
   #hasOpenTool() {
     return [...this.#calls.values()].some(({ kind, until }) => kind === "tool" && until === null);
+  }
+
+  #fail(runId, error) {
+    this.#end(runId, { error });
+    this.#records?.fail(runId, error, BUBBLES.has(error?.name));
   }
 
   /** @param {{error?: any, answer?: any}} result */

@@ -148,7 +148,7 @@ export class NodeTimes {
 }
 
 /** Return the nodes around a subgraph, the outermost first. A namespace is a list of `name:task`. */
-function nodesAround(ns) {
+export function nodesAround(ns) {
   const parts = ns ? ns.split("|") : [];
   return parts.flatMap((part, depth) => {
     const colon = part.lastIndexOf(":");
