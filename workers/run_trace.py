@@ -21,7 +21,8 @@ from workers import call_spans
 
 MAX_NODES = 1_000  # of an attempt
 MAX_NAME = 200
-MAX_SECONDS = 1 << 33  # since 1970. OTLP cannot encode arbitrary numbers: one would cost the spans of other runs
+# Limits of numbers from a graph host. A number that OTLP cannot encode would cost the spans of other runs, too.
+MAX_SECONDS = 1 << 33  # since 1970
 MAX_DROPPED = 1 << 31
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 from flask import Flask, Response
 
@@ -18,9 +19,11 @@ from shared.runs.webhooks import Delivery
 from tests.contract.conftest import Api
 from tests.contract.statements import execute
 from tests.support.acting import Actor
-from tests.support.collector import Collector, collecting
+from tests.support.collector import Collector, Seen, collecting
 from web.gate import observation
 from workers import run_trace
+from workers.run_trace import RunTrace
+from workers.runner.host import MALFORMED_FRAME_ERRORS
 from workers.upkeep import webhook_deliveries
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -162,6 +165,158 @@ def test_attempts_and_failures_stand_in_the_runs_trace(
     assert spans["attempt 2"].has_failed
     assert spans["run agent"].has_failed
     assert spans["run agent"].attributes["runyard.attempts"] == 2
+
+
+def call(**fields: Any) -> bytes:
+    """Return the body of a CALL frame."""
+    times = {"from": 1800000000.5, "until": 1800000001.5}
+    return orjson.dumps({"id": "m", "operation": "chat", "within": None, "name": "gpt", **times, **fields})
+
+
+@pytest.fixture
+def attempt(api: Api, thread_id: str, collector: Collector) -> RunTrace:
+    trace = run_trace.begin(Actor(created(api, thread_id)["run_id"]).run)
+    assert trace is not None
+    return trace
+
+
+def ended(attempt: RunTrace, collector: Collector) -> dict[str, Seen]:
+    """End the attempt and return its spans by name."""
+    attempt.end()
+    flush()
+    trace_id = f"{attempt.context.trace_id:032x}"
+    return {span.name: span for span in collector.spans if span.trace_id == trace_id}
+
+
+def test_model_and_tool_calls_are_spans_by_the_conventions_within_their_nodes(
+    attempt: RunTrace, collector: Collector, thread_id: str
+) -> None:
+    usage = {
+        "input_tokens": 5,
+        "output_tokens": 7,
+        "total_tokens": 12,
+        "input_token_details": {"cache_read": 2, "cache_creation": 1},
+        "output_token_details": {"reasoning": 3},
+    }
+    attempt.call(
+        call(
+            within="tool",
+            model="gpt",
+            provider="google_genai",
+            response_model="gpt-1",
+            response="r1",
+            finish=["stop"],
+            stop=["END"],
+            first=1800000000.75,
+            settings={"temperature": 0, "max_completion_tokens": 9, "top_k": 1, "unknown": 1},
+            usage=usage,
+        )
+    )
+    attempt.call(call(id="tool", operation="execute_tool", within="t", name="look", tool_call="call-1"))
+    attempt.node(b'{"id":"t","name":"ask","within":null,"at":1800000000.5,"ended":false,"error":null}')
+
+    spans = ended(attempt, collector)
+    chat, tool = spans["chat gpt"], spans["execute_tool look"]
+    assert (chat.parent_id, tool.parent_id) == (tool.span_id, spans["node ask"].span_id)
+    assert (chat.kind, tool.kind) == ("client", "internal")
+    assert (chat.ended_ns - chat.started_ns, chat.has_failed) == (1_000_000_000, False)
+    assert chat.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.conversation.id": thread_id,
+        "gen_ai.request.model": "gpt",
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.top_k": 1,
+        "gen_ai.request.stop_sequences": ["END"],
+        "gen_ai.request.stream": True,
+        "gen_ai.response.time_to_first_chunk": 0.25,
+        "gen_ai.response.model": "gpt-1",
+        "gen_ai.response.id": "r1",
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 2,
+        "gen_ai.usage.cache_write.input_tokens": 1,
+        "gen_ai.usage.reasoning.output_tokens": 3,
+    }
+    assert tool.attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.conversation.id": thread_id,
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.call.id": "call-1",
+    }
+    agent = spans["attempt 1"].attributes
+    assert (agent["gen_ai.operation.name"], agent["gen_ai.agent.name"]) == ("invoke_agent", "agent")
+
+
+def test_a_failed_call_is_a_failed_span_and_a_question_is_not(
+    attempt: RunTrace, collector: Collector
+) -> None:
+    attempt.call(call(error="RateLimitError", message="slow down"))
+    attempt.call(call(id="q", operation="execute_tool", name="ask", interrupted=True))
+
+    spans = ended(attempt, collector)
+    assert spans["chat gpt"].has_failed
+    assert spans["chat gpt"].attributes["error.type"] == "RateLimitError"
+    assert not spans["execute_tool ask"].has_failed
+    assert spans["execute_tool ask"].attributes["runyard.interrupted"] is True
+
+
+def test_an_attempt_has_at_most_a_thousand_spans_of_calls_and_counts_the_rest(
+    attempt: RunTrace, collector: Collector
+) -> None:
+    for number in range(1_005):
+        attempt.call(call(id=str(number), operation="execute_tool"))
+    attempt.call(b'{"dropped":9000}')
+
+    spans = ended(attempt, collector)
+    assert spans["attempt 1"].attributes["runyard.dropped_calls"] == 9_005
+    assert len(collector.named("execute_tool gpt")) == 1_000
+
+
+def test_records_of_hostile_code_do_no_harm(
+    attempt: RunTrace, collector: Collector, subtests: pytest.Subtests
+) -> None:
+    frames = (
+        b"1",
+        b"[]",
+        call(operation="x"),
+        call(until=-1),
+        call(until=1e300),
+        call(**{"from": "x"}),
+        b'{"dropped":"x"}',
+        b'{"id":"m","name":"n","within":null,"at":1e300,"ended":false}',
+    )
+    for body in frames:
+        with subtests.test(body=body), pytest.raises(MALFORMED_FRAME_ERRORS):
+            (attempt.node if b'"at"' in body else attempt.call)(body)
+    attempt.call(
+        call(
+            name="n" * 1_000,
+            model={"a": 1},
+            provider=[],
+            finish="stop",
+            stop=[1, 2],
+            settings=[],
+            usage={"input_tokens": 1 << 63, "output_tokens": "7", "input_token_details": 3},
+            error=5,
+            input="x" * 100_000,
+        )
+    )
+
+    (span,) = [span for span in ended(attempt, collector).values() if span.name.startswith("chat")]
+    assert span.name == f"chat {'n' * 200}"
+    assert len(span.attributes.pop("gen_ai.input.messages")) == 32_768
+    assert set(span.attributes) == {"gen_ai.operation.name", "gen_ai.conversation.id"}
+
+
+def test_a_host_reports_nothing_for_a_trace_that_is_not_sampled(api: Api, collector: Collector) -> None:
+    for flags, is_sampled in (("01", True), ("00", False)):
+        run = created(api, traceparent=f"00-{TRACE}-{CALLER}-{flags}")
+        trace = run_trace.begin(Actor(run["run_id"]).run)
+        assert trace is not None
+        assert trace.is_sampled is is_sampled
 
 
 def test_an_app_s_own_status_is_passed_on(app: Flask, collector: Collector) -> None:

@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.support.outside import serving
 
+KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 FAILED = 2  # status code of a failed span
 
 
@@ -21,6 +22,7 @@ class Seen:
     """A received span."""
 
     name: str
+    kind: str
     trace_id: str
     span_id: str
     parent_id: str
@@ -66,6 +68,7 @@ class Collector:
 def _seen(span: Any, resource: dict[str, Any]) -> Seen:
     return Seen(
         span.name,
+        KINDS[span.kind],
         span.trace_id.hex(),
         span.span_id.hex(),
         span.parent_span_id.hex(),
@@ -78,7 +81,12 @@ def _seen(span: Any, resource: dict[str, Any]) -> Seen:
 
 
 def _attributes(said: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in said.attributes}
+    return {one.key: _value(one.value) for one in said.attributes}
+
+
+def _value(value: Any) -> Any:
+    plain = getattr(value, value.WhichOneof("value"))
+    return [_value(each) for each in plain.values] if value.HasField("array_value") else plain
 
 
 @contextmanager

@@ -23,7 +23,9 @@ OFF = ("false", "no_content", "event_only", "")
 MAX_TEXT = 4_096  # characters of one text
 MAX_ATTRIBUTE = 16_384  # bytes of JSON
 MAX_ATTEMPT = 4 << 20  # bytes of all content of an attempt
-SEARCHED = 16_384  # characters of a text in which secrets are searched; more than are shown, since masks are shorter
+SEARCHED = (
+    16_384  # characters of a text in which secrets are searched; more than are shown, since masks are shorter
+)
 ROLES = {"human": "user", "ai": "assistant"}  # other types are roles of the same name
 
 log = logging.getLogger("runyard")

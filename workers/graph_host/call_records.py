@@ -71,9 +71,7 @@ class CallRecords:
         if self._content is not None and operation == "chat" and messages:
             self._content.add_input(record, messages[0])
 
-    def begin_tool(
-        self, serialized: Any, input_str: str, run_id: object, details: Mapping[str, Any]
-    ) -> None:
+    def begin_tool(self, serialized: Any, input_str: str, run_id: object, details: Mapping[str, Any]) -> None:
         if (record := self._begin("execute_tool", run_id, details)) is None:
             return
         self._tools += 1

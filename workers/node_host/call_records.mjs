@@ -29,7 +29,6 @@ export class CallRecords {
   #send;
   #hasNodes;
   #hasSubgraphs;
-  #configOfContext;
   #content = isRequested() ? new Content() : null;
   #open = new Map(); // by LangChain's run id
   #nodes = new Map(); // of open calls, the nodes around them
@@ -40,14 +39,13 @@ export class CallRecords {
 
   /**
    * @param {(body: string) => void} send
-   * @param {{hasNodes: boolean, hasSubgraphs: boolean, configOfContext: () => any}} options whether the runner has spans
-   *   of nodes, and of nodes in subgraphs; and LangChain's function that returns the configuration around a call
+   * @param {{hasNodes: boolean, hasSubgraphs: boolean}} options whether the runner has spans of nodes, and of nodes in
+   *   subgraphs
    */
-  constructor(send, { hasNodes, hasSubgraphs, configOfContext }) {
+  constructor(send, { hasNodes, hasSubgraphs }) {
     this.#send = send;
     this.#hasNodes = hasNodes;
     this.#hasSubgraphs = hasSubgraphs;
-    this.#configOfContext = configOfContext;
   }
 
   get hasOpenTool() {
@@ -184,11 +182,11 @@ export class CallRecords {
   }
 
   /**
-   * Return the innermost open call around a run. A call to which user code passes callbacks of its own has no parent: its
-   * context knows the run that made it.
+   * Return the innermost open call around a run. A call to which user code passes callbacks of its own has no parent, and
+   * LangChain hides its context from handlers.
    */
   #callerOf(parentRunId) {
-    let runId = parentRunId ?? this.#configOfContext()?.callbacks?._parentRunId;
+    let runId = parentRunId;
     for (let depth = 0; depth < MAX_CHAINS && runId !== undefined && !this.#open.has(runId); depth++) {
       runId = this.#chains.get(runId);
     }

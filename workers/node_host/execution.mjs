@@ -153,10 +153,8 @@ export class Execution {
   /** Return the sender of call records of a traced run; null for another run. */
   #makeRecords() {
     const { traced, reportsNodes, subgraphs } = this.#request;
-    const { configOfContext } = this.#shared.library;
     const send = (body) => this.#shared.connection.send(frames.CALL, this.#id, body);
-    const options = { hasNodes: reportsNodes, hasSubgraphs: subgraphs, configOfContext };
-    return traced ? new CallRecords(send, options) : null;
+    return traced ? new CallRecords(send, { hasNodes: reportsNodes, hasSubgraphs: subgraphs }) : null;
   }
 
   async #run() {

@@ -12,7 +12,6 @@
  * @property {any} LangChainTracer the class of core's callback handler that sends traces to LangSmith
  * @property {() => Promise<void>} awaitAllCallbacks waits for callbacks that run in the background
  * @property {any} context the exports of core's context variables
- * @property {() => any} configOfContext returns the configuration of the runnable that runs in this context
  * @property {string} core the folder of LangChain's core
  * @property {Record<string, string>} versions
  */
@@ -96,7 +95,7 @@ export async function load(folder) {
     core: manifest(core).version,
     checkpoint: manifest(checkpoint).version,
   };
-  const [langgraph, checkpoints, messages, documents, tracers, promises, context, singletons] = await Promise.all([
+  const [langgraph, checkpoints, messages, documents, tracers, promises, context] = await Promise.all([
     importEntry(folder, "."),
     importEntry(checkpoint, "."),
     importEntry(core, "./messages"),
@@ -104,14 +103,11 @@ export async function load(folder) {
     importEntry(core, "./tracers/tracer_langchain"),
     importEntry(core, "./callbacks/promises"),
     importEntry(core, "./context"),
-    importEntry(core, "./singletons"),
   ]);
   const { LangChainTracer } = tracers;
   const { awaitAllCallbacks } = promises;
-  const configOfContext = () => singletons.AsyncLocalStorageProviderSingleton.getRunnableConfig();
   return {
-    langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, context,
-    configOfContext, core, versions,
+    langgraph, checkpoint: checkpoints, messages, documents, LangChainTracer, awaitAllCallbacks, context, core, versions,
   };
 }
 
