@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import httpx
 import pytest
 import redis
 
-from tests.support.collector import Collector, collecting
+from tests.support.collector import Collector, Seen, collecting
+from tests.support.hosted import HOSTED
 from tests.support.receiver import Receiver, receiving
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
@@ -64,7 +66,12 @@ def observed(collector: Collector) -> Iterator[Stack]:
 def deployed(observed: Stack, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("observed")
     (folder / "graphs.py").write_text(GRAPHS)
-    described = {"dependencies": ["."], "graphs": {"steps": "./graphs.py:graph"}}
+    shutil.copy(HOSTED / "calls.py", folder)
+    described = {
+        "dependencies": ["."],
+        "graphs": {"steps": "./graphs.py:graph", "calls": "./calls.py:calls"},
+        "env": {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"},
+    }
     (folder / "langgraph.json").write_text(json.dumps(described))
     return observed.deploy(folder, name="observed")
 
@@ -104,6 +111,56 @@ def test_a_run_is_one_trace_from_the_request_to_its_nodes_and_its_webhook(
     assert answer.json()["parent"] == f"00-{TRACE}-{attempt.span_id}-01", "the graph's own spans go below"
     assert call.headers["Traceparent"] == f"00-{TRACE}-{run.span_id}-01"
     assert {request.resource["runyard.process"], run.resource["runyard.process"]} == {"web", "worker"}
+
+
+def test_model_and_tool_calls_are_within_their_nodes(
+    observed: Stack, deployed: str, collector: Collector
+) -> None:
+    run, request = run_of(observed, deployed, "tool"), "POST /d/<deployment>/runs/wait"
+    wait_until(lambda: {request, "run calls"} <= {span.name for span in collector.of_run(run)}, 20)
+
+    spans = {span.span_id: span for span in collector.of_run(run)}
+
+    def path(span: Seen) -> str:
+        around = spans.get(span.parent_id)
+        return f"{path(around)}/{span.name}" if around else span.name
+
+    run_path = f"{request}/run calls"
+    tool_path = f"{run_path}/attempt 1/node act/execute_tool look"
+    assert sorted(map(path, spans.values())) == [
+        request,
+        run_path,
+        f"{run_path}/attempt 1",
+        f"{run_path}/attempt 1/node act",
+        tool_path,
+        *[f"{tool_path}/chat model-1"] * 2,
+        f"{run_path}/wait",
+    ]
+    (tool,) = [span for span in spans.values() if span.name == "execute_tool look"]
+    assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"word": "sea"}
+
+
+def test_a_killed_host_loses_only_the_spans_of_calls_in_progress(
+    observed: Stack, deployed: str, collector: Collector
+) -> None:
+    run = run_of(observed, deployed, "dies")
+    wait_until(lambda: any(span.name == "run calls" for span in collector.of_run(run)), 20)
+
+    spans = collector.of_run(run)
+    attempts = [span.span_id for span in spans if span.name.startswith("attempt")]
+    nodes = [span for span in spans if span.name == "node act"]
+    assert [node.parent_id for node in nodes] == attempts
+    assert [node.has_failed for node in nodes] == [True, False]
+    chats = [span.parent_id for span in spans if span.name == "chat model-1"]
+    assert chats == [node.span_id for node in nodes]
+
+
+def run_of(stack: Stack, deployment: str, how: str) -> str:
+    """Run the graph of calls and return the run's id."""
+    body = {"assistant_id": "calls", "input": {"how": how}}
+    answer = stack.client.post(f"/d/{deployment}/runs/wait", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["Content-Location"].rpartition("/")[2]
 
 
 def test_celerys_tools_show_the_workers(observed: Stack) -> None:

@@ -128,4 +128,4 @@ def _shown(record: dict[str, Any], value: Any) -> Any:
     if len(text) > SEARCHED or len(shown) > MAX_TEXT:
         record["cut"] = True
         return shown[:MAX_TEXT]
-    return shown if isinstance(value, str) or shown != text else loads(text)
+    return shown if isinstance(value, str) or shown != text else loads(text.encode())
