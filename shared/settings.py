@@ -256,7 +256,7 @@ class Settings(SignInSettings):
     otlp_endpoint: str | None = setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         None,
-        "the OTLP endpoint over HTTP to which spans of requests, runs and nodes are exported (`http://collector:4318`). Needs the extra `otel`, which also reads the other variables of OpenTelemetry. Not set: no spans are exported",
+        "the OTLP endpoint over HTTP to which spans of requests, runs, nodes, model calls and tool calls are exported (`http://collector:4318`). Needs the extra `otel`, which also reads the other variables of OpenTelemetry. Not set: no spans are exported",
     )
     celery_control: bool = setting(
         "RUNYARD_CELERY_CONTROL",

@@ -110,6 +110,8 @@ INPUT_DETAILS = {
     "cache_read": ("gen_ai.usage.cache_read.input_tokens", _integer),
     "cache_creation": ("gen_ai.usage.cache_write.input_tokens", _integer),
 }
+# The name before the newest version of the convention, which backends still read.
+CACHE_CREATION = {"cache_creation": ("gen_ai.usage.cache_creation.input_tokens", _integer)}
 OUTPUT_DETAILS = {"reasoning": ("gen_ai.usage.reasoning.output_tokens", _integer)}
 
 
@@ -150,7 +152,8 @@ def failure_of(record: Mapping[str, Any]) -> str | None:
 def _add_usage(attributes: dict[str, Any], usage: Any) -> None:
     if isinstance(usage, dict):
         _convert(attributes, USAGE, usage)
-        _convert(attributes, INPUT_DETAILS, usage.get("input_token_details"))
+        for table in (INPUT_DETAILS, CACHE_CREATION):
+            _convert(attributes, table, usage.get("input_token_details"))
         _convert(attributes, OUTPUT_DETAILS, usage.get("output_token_details"))
 
 

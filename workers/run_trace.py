@@ -58,7 +58,15 @@ def _of_run(run: Claimed) -> dict[str, Any]:
         "runyard__deployment_id": str(run.deployment_id),
         "runyard__revision_id": str(run.revision_id),
         "runyard__graph_id": run.graph_id,
+        **_of_call(run),
+    }
+
+
+def _of_call(run: Claimed) -> dict[str, Any]:
+    """Return the attributes that the spans of a run and of its calls have."""
+    return {
         "gen_ai__conversation__id": None if run.temporary else str(run.thread_id),
+        "runyard__replay": True if run.kwargs.get("replay") else None,
     }
 
 
@@ -90,8 +98,7 @@ class RunTrace:
         context = _context_of(run)
         if run.attempt == 1:
             tracer.start("wait", parent=context, at_ns=_created_ns(run)).end()
-        attributes = _of_run(run)
-        self._thread_id = attributes["gen_ai__conversation__id"]
+        self._of_call = _of_call(run)
         self._span = tracer.start(
             f"attempt {run.attempt}",
             parent=context,
@@ -100,7 +107,7 @@ class RunTrace:
             gen_ai__operation__name="invoke_agent",
             gen_ai__agent__id=str(run.assistant_id),
             gen_ai__agent__name=run.graph_id,
-            **attributes,
+            **_of_run(run),
         )
         self.context = self._span.context  # where the graph's own spans belong
         self._nodes: dict[str, Any] = {}
@@ -149,7 +156,7 @@ class RunTrace:
             parent=self._parent(record.get("within")),
             context=self._within(str(record["id"])),
             at_ns=_nanoseconds(record["from"]),
-            gen_ai__conversation__id=self._thread_id,
+            **self._of_call,
             **attributes,
         )
         span.end(error=call_spans.failure_of(record), at_ns=_nanoseconds(record["until"]))

@@ -21,6 +21,7 @@ from shared.errors import HostDied, Refused, RunyardError, Unanswered, Unavailab
 from shared.figures import usage
 from shared.hosts import calls
 from shared.hosts.pending_calls import HostCall
+from shared.infra import trace_context
 from shared.infra.arrays import texts, uuids
 from shared.infra.json_text import without_nul
 from shared.infra.postgres import Row, dumps
@@ -259,8 +260,10 @@ def _insert(
             conn, **of_case, **past, start_id=row["start_id"], created_seq=row["created_seq"]
         )
     config = kwargs["config"]
+    # The trace of the past run's caller does not contain the case, which begins a trace of its own.
+    past_entries = config.get("configurable", {})
     entries = {
-        **config.get("configurable", {}),
+        **{name: value for name, value in past_entries.items() if name not in trace_context.KEYS},
         "run_id": str(ids["case_run_id"]),
         "thread_id": str(ids["case_thread_id"]),
     }

@@ -82,6 +82,22 @@ def test_cases_run_at_the_bench_and_are_compared(
     assert [control.get(f"{path}{number}").status_code for number in ("0", "3", "x", "9" * 30)] == [404] * 4
 
 
+def test_a_case_is_no_part_of_the_trace_of_the_past_runs_caller(
+    control: ControlPlane, api: Api, replays: str, settings: Settings
+) -> None:
+    past_run(api)
+    entries = dumps({"__otel_traceparent__": "00-aa-bb-01", "__otel_tracestate__": "a=1", "tone": "plain"})
+    path = "'{config,configurable}'"
+    execute(
+        f"UPDATE run SET kwargs = jsonb_set(kwargs::jsonb, {path}, CAST(:entries AS jsonb))", entries=entries
+    )
+    replay = begin(control, replays)
+    step(settings, replay, 2)
+
+    (run,) = claim(replay)
+    assert run.kwargs["config"]["configurable"].keys() == {"tone", "run_id", "thread_id"}
+
+
 def test_a_case_starts_from_the_checkpoint_before_its_run(
     control: ControlPlane, api: Api, replays: str, settings: Settings
 ) -> None:

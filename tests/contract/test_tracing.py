@@ -238,6 +238,7 @@ def test_model_and_tool_calls_are_spans_by_the_conventions_within_their_nodes(
         "gen_ai.usage.output_tokens": 7,
         "gen_ai.usage.cache_read.input_tokens": 2,
         "gen_ai.usage.cache_write.input_tokens": 1,
+        "gen_ai.usage.cache_creation.input_tokens": 1,
         "gen_ai.usage.reasoning.output_tokens": 3,
     }
     assert tool.attributes == {
