@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -88,6 +88,15 @@ def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
+class _OpenNode(NamedTuple):
+    """A node that has begun."""
+
+    name: str
+    context: Context
+    parent: Context
+    from_ns: int
+
+
 class RunTrace:
     """The span of one attempt and the spans of its nodes and calls."""
 
@@ -98,7 +107,7 @@ class RunTrace:
         context = _context_of(run)
         if run.attempt == 1:
             tracer.start("wait", parent=context, at_ns=_created_ns(run)).end()
-        self._of_call = _of_call(run)
+        self._of_call = {name.replace("__", "."): value for name, value in _of_call(run).items() if value}
         self._span = tracer.start(
             f"attempt {run.attempt}",
             parent=context,
@@ -110,14 +119,15 @@ class RunTrace:
             **_of_run(run),
         )
         self.context = self._span.context  # where the graph's own spans belong
-        self._nodes: dict[str, Any] = {}
+        self._key = self.context.span_id.to_bytes(8)
+        self._nodes: dict[str, _OpenNode] = {}
         self._node_count = self._call_count = 0
         self._dropped_nodes = self._dropped_calls = 0
         self._error: str | None = None
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the spans are exported. A graph host need not report nodes and calls otherwise."""
+        """Whether the spans are exported. A graph host reports no nodes and calls otherwise."""
         return bool(self.context.flags & SAMPLED)
 
     def node(self, body: bytes) -> None:
@@ -125,19 +135,17 @@ class RunTrace:
         frame = orjson.loads(body)
         id, at_ns = str(frame["id"]), _nanoseconds(frame["at"])
         if frame["ended"]:
-            span = self._nodes.pop(id, None)
-            if span is not None:
-                span.end(error=frame.get("error"), at_ns=at_ns)
+            node = self._nodes.pop(id, None)
+            if node is not None:
+                self._write_node(node, at_ns, frame.get("error"))
             return
         if self._node_count >= MAX_NODES:
             self._dropped_nodes += 1
             return
         self._node_count += 1
-        above = self._nodes.get(str(frame.get("within")), self._span)
-        name = str(frame["name"])[:MAX_NAME]
-        self._nodes[id] = self._tracer.start(
-            f"node {name}", parent=above.context, context=self._within(id), at_ns=at_ns, runyard__node=name
-        )
+        above = self._nodes.get(str(frame.get("within")))
+        parent = self.context if above is None else above.context
+        self._nodes[id] = _OpenNode(str(frame["name"])[:MAX_NAME], self._within(id), parent, at_ns)
 
     def call(self, body: bytes) -> None:
         """Write the span of a model or tool call that has ended in a graph host."""
@@ -149,37 +157,51 @@ class RunTrace:
             self._dropped_calls += 1
             return
         self._call_count += 1
-        attributes = call_spans.attributes_of(record)
-        span = self._tracer.start(
+        is_tool = record["operation"] == call_spans.TOOL
+        self._tracer.write(
             call_spans.name_of(record),
-            kind="internal" if record["operation"] == call_spans.TOOL else "client",
+            kind="internal" if is_tool else "client",
             parent=self._parent(record.get("within")),
             context=self._within(str(record["id"])),
-            at_ns=_nanoseconds(record["from"]),
-            **self._of_call,
-            **attributes,
+            from_ns=_nanoseconds(record["from"]),
+            until_ns=_nanoseconds(record["until"]),
+            attributes={**self._of_call, **call_spans.attributes_of(record)},
+            error=call_spans.failure_of(record),
         )
-        span.end(error=call_spans.failure_of(record), at_ns=_nanoseconds(record["until"]))
+
+    def _write_node(self, node: _OpenNode, until_ns: int, error: str | None) -> None:
+        self._tracer.write(
+            f"node {node.name}",
+            parent=node.parent,
+            context=node.context,
+            from_ns=node.from_ns,
+            until_ns=until_ns,
+            attributes={"runyard.node": node.name},
+            error=None if error is None else str(error),
+        )
 
     def _within(self, id: str) -> Context:
         """Return the context of a node or call of this attempt."""
         attempt = self.context
-        digest = hashlib.blake2b(id.encode(), digest_size=8, key=attempt.span_id.to_bytes(8)).digest()
+        digest = hashlib.blake2b(id.encode(), digest_size=8, key=self._key).digest()
         return Context(attempt.trace_id, int.from_bytes(digest) or 1, attempt.flags, attempt.state)
 
     def _parent(self, within: object) -> Context:
         """Return the context around a call. Spans of nodes may be missing if the attempt has too many."""
-        if within is None or (self._dropped_nodes and within not in self._nodes):
+        if within is None:
             return self.context
-        return self._within(str(within))
+        node = self._nodes.get(str(within))
+        if node is not None:
+            return node.context
+        return self.context if self._dropped_nodes else self._within(str(within))
 
     def failed(self, why: str) -> None:
         """Mark the attempt as failed, with the reason. Without a call the attempt counts as successful."""
         self._error = why[:1_000]
 
     def end(self) -> None:
-        for span in self._nodes.values():
-            span.end(error="did not end")
+        for node in self._nodes.values():
+            self._write_node(node, time.time_ns(), "did not end")
         self._nodes.clear()
         self._span.set(
             runyard__dropped_nodes=self._dropped_nodes or None,

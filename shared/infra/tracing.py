@@ -5,6 +5,7 @@ Otherwise OpenTelemetry is not imported (`shared/infra/otel.py`) and no spans ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from shared.infra.trace_context import Context
@@ -36,6 +37,19 @@ class AnyTracer(Protocol):
         at_ns: int | None = None,
         **attributes: Any,
     ) -> AnySpan: ...
+
+    def write(
+        self,
+        name: str,
+        *,
+        kind: str = "internal",
+        parent: Context,
+        context: Context,
+        from_ns: int,
+        until_ns: int,
+        attributes: Mapping[str, Any],
+        error: str | None = None,
+    ) -> None: ...
 
     def samples(self, trace_id: int) -> bool: ...
 
