@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
@@ -143,7 +144,7 @@ class OtelTracer:
         )
         self._processor.on_end(span)
 
-    def _limited(self, attributes: Mapping[str, Value]) -> Mapping[str, Value]:
+    def _limited(self, attributes: Mapping[str, Value]) -> Mapping[str, Any]:
         """Apply the limits that the operator has set with OpenTelemetry's variables."""
         count, length = self._limits.max_span_attributes, self._limits.max_span_attribute_length
         if length is None and (count is None or count >= MAX_ATTRIBUTES):
