@@ -318,6 +318,10 @@ def test_a_host_reports_nothing_for_a_trace_that_is_not_sampled(api: Api, collec
         trace = run_trace.begin(Actor(run["run_id"]).run)
         assert trace is not None
         assert trace.is_sampled is is_sampled
+        trace.call(call())
+    flush()
+    (chat,) = collector.named("chat gpt")
+    assert "gen_ai.conversation.id" not in chat.attributes, "a stateless run has no conversation"
 
 
 def test_an_app_s_own_status_is_passed_on(app: Flask, collector: Collector) -> None:

@@ -136,12 +136,16 @@ class CallRecords:
         self._end(run_id)
 
     def close(self, reason: str) -> None:
-        """Send the records of calls that have not ended, and how many were dropped. The run sends nothing after it."""
+        """Send the records of calls that have not ended, and how many were dropped.
+
+        A thread that outlives the run sends nothing more.
+        """
         for run_id, record in tuple(self._open.items()):
             record.setdefault("error", reason)
             self._end(run_id)
         if self._dropped:
             self._send(dumps({"dropped": self._dropped}))
+        self._count = MAX_CALLS
 
     def _begin(self, operation: str, run_id: object, details: Mapping[str, Any]) -> dict[str, Any] | None:
         if self._count >= MAX_CALLS:

@@ -148,7 +148,7 @@ export class CallRecords {
     this.#end(runId);
   }
 
-  /** Send the records of calls that have not ended, and how many were dropped. */
+  /** Send the records of calls that have not ended, and how many were dropped. Code that outlives the run sends no more. */
   close(reason) {
     for (const [runId, record] of [...this.#open]) {
       record.error ??= reason;
@@ -157,6 +157,7 @@ export class CallRecords {
     if (this.#dropped) {
       this.#send(dumps({ dropped: this.#dropped }));
     }
+    this.#count = MAX_CALLS;
   }
 
   /** @returns {Record<string, any> | undefined} */

@@ -122,7 +122,7 @@ async def die_once() -> None:
 async def act(state: State) -> State:
     match state["how"]:
         case "asks":
-            Model().invoke(conversation(), stop=["END"])
+            await asyncio.to_thread(Model().invoke, conversation(), stop=["END"])
         case "beside":
             await asyncio.gather(*(Model().ainvoke("?") for _ in range(3)))
         case "streams":

@@ -153,7 +153,7 @@ def shows_secret(said: Any) -> bool:
 def errors(run: Run) -> Any:
     """Return all output of a run except what its nodes stream as custom events."""
     events = [event for event in run.events if not event[0].startswith(("custom", '~["custom"'))]
-    return [events, run.outcome, run.answer, run.nodes]
+    return [events, run.outcome, run.answer, run.nodes, run.calls]
 
 
 @pytest.mark.parametrize(
