@@ -56,12 +56,19 @@ def record(host: HostProcess, graph_id: str, input: Any, **spec: Any) -> tuple[d
     return recording, run
 
 
-def replay(host: HostProcess, graph_id: str, input: Any, recording: Any, **rules: Any) -> Run:
-    return host.run(graph_id, input, replay={"tools": "recorded", "recording": recording, **rules})
+def replay(
+    host: HostProcess, graph_id: str, input: Any, recording: Any, *, traced: bool = False, **rules: Any
+) -> Run:
+    rules = {"tools": "recorded", "recording": recording, **rules}
+    return host.run(graph_id, input, replay=rules, traced=traced)
 
 
 def contents(run: Run) -> list[Any]:
     return [message["content"] for message in run.values["messages"]]
+
+
+def called(run: Run) -> list[tuple[str, str]]:
+    return sorted((call["operation"], call["name"]) for call in run.calls)
 
 
 def test_equal_calls_get_the_recorded_results(replay_host: HostProcess, tmp_path: Path) -> None:
@@ -70,12 +77,13 @@ def test_equal_calls_get_the_recorded_results(replay_host: HostProcess, tmp_path
         ("write", {"path": str(path)}), ("count", {"what": "a"}), ("count", {"what": "a"}),
         ("picture", {"name": "p"}), ("breaks", {"reason": "no"}), ("inspects", {"topic": "t"}),
     )  # fmt: skip
-    recording, original = record(replay_host, "agent", calls)
+    recording, original = record(replay_host, "agent", calls, traced=True)
     path.unlink()
 
-    replayed = replay(replay_host, "agent", calls, recording)
+    replayed = replay(replay_host, "agent", calls, recording, traced=True)
 
     assert contents(replayed) == contents(original)
+    assert called(replayed) == called(original), "a trace has each call once"
     assert not path.exists()
     assert replayed.outcome["replay"] == {
         "unrecorded": [], "live": [], "network": [], "models_recorded": 0, "models_live": 2,

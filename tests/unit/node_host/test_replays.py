@@ -56,12 +56,19 @@ def record(host: HostProcess, graph_id: str, input: Any, **spec: Any) -> tuple[d
     return recording, run
 
 
-def replay(host: HostProcess, graph_id: str, input: Any, recording: Any, **rules: Any) -> Run:
-    return host.run(graph_id, input, replay={"tools": "recorded", "recording": recording, **rules})
+def replay(
+    host: HostProcess, graph_id: str, input: Any, recording: Any, *, traced: bool = False, **rules: Any
+) -> Run:
+    rules = {"tools": "recorded", "recording": recording, **rules}
+    return host.run(graph_id, input, replay=rules, traced=traced)
 
 
 def contents(run: Run) -> list[Any]:
     return [message["content"] for message in run.values["messages"]]
+
+
+def called(run: Run) -> list[tuple[str, str]]:
+    return sorted((call["operation"], call["name"]) for call in run.calls)
 
 
 @pytest.mark.parametrize("graph_id", ["agent", "outer"])
@@ -73,12 +80,13 @@ def test_equal_calls_get_the_recorded_results(
         ("write", {"path": str(path)}), ("next", {"what": "a"}), ("next", {"what": "a"}), ("picture", {"name": "p"}),
         ("remember", {"text": "note"}),
     )  # fmt: skip
-    recording, original = record(replay_host, graph_id, calls)
+    recording, original = record(replay_host, graph_id, calls, traced=True)
     path.unlink()
 
-    replayed = replay(replay_host, graph_id, calls, recording)
+    replayed = replay(replay_host, graph_id, calls, recording, traced=True)
 
     assert contents(replayed) == contents(original)
+    assert called(replayed) == called(original), "a trace has each call once"
     assert replayed.values["notes"] == original.values["notes"] == ["note"]
     assert not path.exists()
     assert replayed.outcome["replay"] == {
