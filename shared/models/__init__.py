@@ -41,6 +41,7 @@ from shared.models.runs import (
     BULK_RUN,
     CRON,
     RUN,
+    RUN_FEEDBACK,
     WEBHOOK_DELIVERY,
 )
 from shared.models.statuses import (

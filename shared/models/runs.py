@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Double,
+    ForeignKey,
     ForeignKeyConstraint,
     Index,
     LargeBinary,
@@ -248,6 +249,25 @@ RUN = Table(
         "created_seq",
         postgresql_where=text(is_one_of(LIVE_RUN_STATUSES)),
     ),
+)
+
+
+# A person's feedback on a run. A second one of the same source under the same key replaces the first: see
+# shared/runs/feedback.py.
+RUN_FEEDBACK = Table(
+    "run_feedback",
+    METADATA,
+    column("run_id", Uuid, ForeignKey("run.run_id", ondelete="CASCADE"), primary_key=True),
+    column("key", Text, primary_key=True),
+    column("source", Text, primary_key=True),
+    column("deployment_id", Uuid),
+    column("score", Double, nullable=True),
+    column("value", JSON(none_as_null=True), nullable=True),
+    column("comment", Text, nullable=True),
+    column("correction", JSON(none_as_null=True), nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+    Index("ix_run_feedback_key", "deployment_id", "key", "run_id"),  # runs by feedback
 )
 
 

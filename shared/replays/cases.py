@@ -32,7 +32,7 @@ from shared.replays.answered_calls import inside, seconds_of, usage_without
 from shared.replays.comparison import INTERRUPTS, Outcome, Side, compare, writer_of
 from shared.replays.records import RECORDED, Status
 from shared.replays.summary import summarize
-from shared.runs import configurable, limits
+from shared.runs import configurable, feedback, limits
 from shared.runs.backlog import NextRun
 from shared.runs.cancel import Displaced
 from shared.runs.read import REPLAY, least_id
@@ -58,7 +58,7 @@ _DUE = statement("replays.due")
 _OPEN = statement("replays.open")
 _LOCK = statement("replays.lock")
 _KEEP_REPORT = statement("replays.keep_report")
-_SELECT = statement("replays.select_cases", ended=has_ended())
+_SELECT = statement("replays.select_cases", ended=has_ended(), has_feedback=part("feedback.matches"))
 _BEGIN = statement("replays.begin")
 _WAITING = statement("replays.waiting", original=_ORIGINAL)
 _LIVE_CASES = statement("replays.live_cases")
@@ -66,7 +66,7 @@ _TAKE = statement("replays.take")
 _CREATE_THREAD = statement("replays.create_thread")
 _CREATE_RUN = statement("replays.create_run")
 _COPY_CHECKPOINTS = statement("replays.copy_checkpoints")
-_ENDED = statement("replays.ended", original=_ORIGINAL)
+_ENDED = statement("replays.ended", original=_ORIGINAL, feedback=part("feedback.of_case"))
 _RECORD_OUTCOME = statement("replays.record_outcome")
 _SKIP_OPEN = statement("replays.skip_open")
 _RETIRE_BENCH = statement("replays.retire_bench")
@@ -123,6 +123,7 @@ def select(conn: Connection, replay: Row) -> bool:
         statuses=texts(where["status"]) if "status" in where else None,
         metadata=dumps(where["metadata"]) if "metadata" in where else None,
         key_id=where.get("key_id"),
+        **feedback.filter_values(where.get("feedback")),
         run_ids=uuids([UUID(id) for id in where["run_ids"]]) if "run_ids" in where else None,
     )
     return True
@@ -409,7 +410,7 @@ def _scores(replay: Row, row: Row, reference: Any, output: Any) -> _Scored:
             "input": row["input"],
             "reference": reference,
             "output": values,
-            "run": {**run, "graph_id": row["graph_id"]},
+            "run": {**run, "graph_id": row["graph_id"], "feedback": row["feedback"] or []},
         }
         try:
             answer = _ask_scorer(replay, document)

@@ -32,6 +32,7 @@ from shared.records import (
     Record,
     RecordField,
     listed,
+    mapped,
     one_of,
     or_null,
     record,
@@ -113,8 +114,15 @@ _CASE_FIELDS = {
     "reason": RecordField({"description": "Why the case was skipped or failed", **TEXT_OR_NULL}),
     "comparison": RecordField(OBJECT_OR_NULL),
     "ended_at": RecordField(TIME_OR_NULL),
+    "feedback": RecordField(
+        {
+            "description": "Mean score of the feedback on the past run by key. Null without feedback",
+            **or_null(mapped({"type": ["number", "null"]})),
+        }
+    ),
 }
-CASE = Record("ReplayCase", _CASE_FIELDS)
+_FEEDBACK = {"feedback": part("feedback.scores")}
+CASE = Record("ReplayCase", _CASE_FIELDS, expressions=_FEEDBACK)
 LISTED_CASE = Record(
     "ListedReplayCase",
     {
@@ -126,7 +134,7 @@ LISTED_CASE = Record(
             }
         ),
     },
-    expressions={"comparison": "figures"},
+    expressions={"comparison": "figures", **_FEEDBACK},
 )
 
 _COUNTS = part("replays.counts")

@@ -44,7 +44,8 @@ from shared.records import (
     or_null,
     record,
 )
-from shared.sql import pages, statement
+from shared.runs import feedback
+from shared.sql import pages, part, statement
 from shared.threads import records
 
 STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
@@ -182,6 +183,7 @@ _CONDITIONS = {
     "graph_id": "graph_id = :graph_id",
     "error": "readable(error) ->> 'error' = :error",
     "metadata": "metadata @> CAST(:metadata AS jsonb)",
+    "feedback": part("feedback.matches"),
     # repeats a condition of `metadata` with the expression of an index
     CRON_ID: f"metadata ? '{CRON_ID}' AND left(metadata ->> '{CRON_ID}', 36) = left(:{CRON_ID}, 36)",
 }
@@ -246,6 +248,8 @@ def _searched(
     )
     if "metadata" in values:
         values["metadata"] = dumps(values["metadata"])
+    if "feedback" in values:
+        values |= feedback.filter_values(values.pop("feedback"))
     values |= {**visible[1], "deployment_id": deployment_id, "status": texts([str(one) for one in statuses])}
     return statuses, is_for_failed, condition, values
 

@@ -121,6 +121,7 @@ SELECT :id, row_number() OVER (ORDER BY seeded, run_id), run_id, thread_id FROM 
       AND (CAST(:statuses AS text[]) IS NULL OR status = ANY(:statuses))
       AND (CAST(:metadata AS jsonb) IS NULL OR metadata @> CAST(:metadata AS jsonb))
       AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
+      AND (CAST(:feedback_key AS text) IS NULL OR {has_feedback})
       AND (CAST(:run_ids AS uuid[]) IS NULL OR run_id = ANY(:run_ids))
     ORDER BY seeded, run_id LIMIT :sample) AS found
 
@@ -251,7 +252,7 @@ WITH found AS (
                       AND k.checkpoint_id > last.id AND k.created_at <= later.ended_at)) AS is_asked_again,
         t.values, t.state, s.run_id IS NOT NULL AS has_run, s.status AS case_status, s.error AS case_error,
         s.spans AS case_spans, s.usage AS case_usage, s.started_at AS case_started_at, s.ended_at AS case_ended_at,
-        h.values AS case_values, h.state AS case_state
+        h.values AS case_values, h.state AS case_state, {feedback} AS feedback
     FROM replay p JOIN replay_case c ON c.replay_id = p.id {original}
     LEFT JOIN revision v ON v.id = r.revision_id
     LEFT JOIN run s ON s.run_id = c.case_run_id

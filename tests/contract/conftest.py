@@ -169,8 +169,21 @@ def _hub(redis_url: str) -> Hub:
 
 
 @pytest.fixture
+def encryption_key() -> Iterator[None]:
+    """An encryption key of the service."""
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption.configure([])
+
+
+@pytest.fixture
 def api(
-    client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient,
+    redis: Any,
+    notifications: Notifications,
+    encryption_key: None,
+    _hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Api:
     """Deployment `chat` with the graphs `agent` and `other`, otherwise empty."""
     monkeypatch.setattr(hub, "instance", _hub)
@@ -313,13 +326,16 @@ class ControlPlane:
 
 @pytest.fixture
 def control(
-    client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ControlPlane]:
-    """The empty control plane, with an encryption key for secrets."""
+    client: FlaskClient,
+    redis: Any,
+    notifications: Notifications,
+    encryption_key: None,
+    _hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> ControlPlane:
+    """The empty control plane."""
     monkeypatch.setattr(hub, "instance", _hub)
-    encryption.configure([encryption.new_key()])
-    yield ControlPlane(client)
-    encryption.configure([])
+    return ControlPlane(client)
 
 
 @pytest.fixture

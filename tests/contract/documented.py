@@ -138,4 +138,5 @@ def deployment_records(api: Api) -> dict[str, str]:
         "component_set": make.components(api.deployment),
         "file": f"{hashlib.sha256(b'').hexdigest()[:32]}.js",
         "question_id": str(make.question(api.deployment)),
+        "token": "nobody-has-it",
     }

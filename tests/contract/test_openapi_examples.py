@@ -25,6 +25,9 @@ NOT_FOR_ANY = {
     "/threads/{thread_id}/runs/{run_id}/retry",
     "/runs/cancel",
     "/a2a/{assistant_id}",
+    "/runs/{run_id}/feedback",
+    "/threads/{thread_id}/runs/{run_id}/feedback",
+    "/feedback/{token}",
 }
 
 

@@ -6,23 +6,20 @@ counts as a failed authentication of the client's address.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 from uuid import UUID
 
-from flask import Response, current_app, jsonify, request
+from flask import Response, jsonify
 from sqlalchemy import Connection
 
 from shared.audit import Action
-from shared.errors import NotFound
 from shared.inbox import links
 from shared.infra.postgres import Row, connection
 from shared.records import ID, TEXT_OR_NULL, TIME, record
 from web.control_plane.inbox import act_on
 from web.deployment_api.inbox import Answer
 from web.gate import limits
-from web.gate.addresses import client_address, client_network
+from web.gate.addresses import client_address
 from web.gate.audit import record_action
 from web.gate.context import caller, configured_url, deployment, settings
 from web.schemas import fields
@@ -33,7 +30,6 @@ bp = RouteGroup("inbox_links", section="Inbox")
 
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 60, 30 * 86_400, 7 * 86_400
 MAX_LABEL = 200
-MAX_BYTES = 1024 * 1024  # of a body from anyone
 PAGE = "/o/answer#"  # the console's page for holders of a link; browsers send no fragment to servers
 CREATED = record(
     "CreatedLink", id=ID, url={"type": "string", "format": "uri"}, expires_at=TIME, label=TEXT_OR_NULL
@@ -159,8 +155,10 @@ def get_linked_question() -> Response:
 
     Returns 410 if the link is expired, revoked or used, or if the question needs no answer any more.
     """
-    with _from_anyone(LinkToken) as body, connection() as conn:
-        link, _ = links.find(conn, body["token"])
+    with limits.open_to_anyone():
+        token = load(LinkToken)["token"]
+        with connection() as conn:
+            link, _ = links.find(conn, token)
         return jsonify(links.QUESTION.show(link))
 
 
@@ -177,7 +175,8 @@ def answer_linked_question() -> Response:
 
     With `version`, returns 409 if the question has another value than the person has read.
     """
-    with _from_anyone(LinkAnswer) as body:
+    with limits.open_to_anyone():
+        body = load(LinkAnswer)
         link = links.answer(
             body["token"],
             body["answer"],
@@ -186,16 +185,3 @@ def answer_linked_question() -> Response:
             address=client_address(settings()),
         )
     return jsonify(links.QUESTION.show(link))
-
-
-@contextmanager
-def _from_anyone(schema: type[fields.Schema]) -> Iterator[dict[str, Any]]:
-    """Yield the checked body of a request without a key. Limits its size, and the requests and failures of its address."""
-    address = client_network(settings())
-    limits.count_address(address)
-    request.max_content_length = min(MAX_BYTES, current_app.config["MAX_CONTENT_LENGTH"])
-    try:
-        yield load(schema)
-    except NotFound:
-        limits.count_failure(address)
-        raise

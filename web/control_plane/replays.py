@@ -32,6 +32,7 @@ from web.gate.deployments import forget
 from web.gate.idempotency import once
 from web.http.responses import resource_page, resource_page_schema
 from web.schemas import fields
+from web.schemas.feedback import FeedbackFilter
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import whole_number
 
@@ -75,6 +76,7 @@ class PastRunFilters(fields.StrictSchema):
     status = fields.ItemOrList(fields.OneOf(*ENDED_RUN_STATUSES), not_empty=True)
     metadata = fields.Filter()
     key_id = fields.StrictString(min_length=1, max_length=255)
+    feedback = fields.Nested(FeedbackFilter)
     run_ids = fields.ListOf(fields.UuidField(), max_items=MOST_RUNS, not_empty=True)
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flask import Flask, Response, current_app
+from flask import Flask, Response, current_app, request
 from prometheus_client import Gauge
 
 from shared.access import api_keys, sessions
 from shared.access.api_keys import OPERATOR, Caller
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import TooMany, Unavailable
+from shared.errors import NotFound, TooMany, Unavailable
 from shared.settings import Settings
 from web.gate.addresses import client_network
 from web.http import sse
@@ -33,6 +34,7 @@ KIND_SEPARATOR = ":"  # in the id of a caller that is not identified by a key
 FAILURES_PER_MINUTE = 20
 FAILURE_WINDOW_SECONDS = 60
 MAX_ADDRESSES = 10_000
+MAX_OPEN_BYTES = 1024 * 1024  # of a body from anyone
 
 
 @dataclass(slots=True)
@@ -214,6 +216,22 @@ def count_failure(address: str) -> None:
         raise TooMany(
             "Too many failed authentications from this address", retry_after_seconds=FAILURE_WINDOW_SECONDS
         )
+
+
+@contextmanager
+def open_to_anyone() -> Iterator[None]:
+    """Limit a request without a key: the size of its body, and the requests and unknown tokens of its address.
+
+    Within the block, NotFound means an unknown token. Raises TooMany.
+    """
+    address = client_network(current_app.config["SETTINGS"])
+    count_address(address)
+    request.max_content_length = min(MAX_OPEN_BYTES, current_app.config["MAX_CONTENT_LENGTH"])
+    try:
+        yield
+    except NotFound:
+        count_failure(address)
+        raise
 
 
 def require_few_failures(person: str) -> None:

@@ -9,7 +9,7 @@ WEBSOCKET = "WEBSOCKET"
 ONE, REST = "{}", "{*}"  # a parameter of one segment, and a parameter of all remaining segments
 
 # Public routes: an app's route in their place exposes nothing.
-PUBLIC = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/ui/{}/{}"})
+PUBLIC = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/ui/{}/{}", "/feedback/{}"})
 # The other routes of the web process. A test compares both.
 ROUTES = """
 GET /.well-known/agent-card.json
@@ -30,6 +30,7 @@ POST /inbox/{}/answer
 POST /inbox/search
 GET /queue
 POST /runs
+GET POST /runs/{}/feedback
 GET /runs/{}/join
 GET /runs/{}/stream
 POST /runs/batch
@@ -57,6 +58,7 @@ GET POST /threads/{}/history
 GET POST /threads/{}/runs
 GET DELETE /threads/{}/runs/{}
 POST /threads/{}/runs/{}/cancel
+GET POST /threads/{}/runs/{}/feedback
 GET /threads/{}/runs/{}/join
 POST /threads/{}/runs/{}/retry
 GET /threads/{}/runs/{}/stream

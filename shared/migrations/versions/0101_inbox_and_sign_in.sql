@@ -264,3 +264,20 @@ CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of I
 CREATE INDEX ix_deployment_active_bench ON deployment (id) WHERE replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL;
 ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
 ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;
+
+-- Feedback on runs.
+CREATE TABLE run_feedback (
+    run_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    source TEXT NOT NULL,
+    deployment_id UUID NOT NULL,
+    score DOUBLE PRECISION,
+    value JSON,
+    comment TEXT,
+    correction JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_run_feedback PRIMARY KEY (run_id, key, source),
+    CONSTRAINT fk_run_feedback_run_id FOREIGN KEY(run_id) REFERENCES run (run_id) ON DELETE CASCADE
+);
+CREATE INDEX ix_run_feedback_key ON run_feedback (deployment_id, key, run_id);

@@ -154,7 +154,7 @@ def _create_and_follow(
         else:
             run = FollowedRun(
                 reader,
-                RunFollower(created.run_id, created.thread_id, cancels=cancels),
+                RunFollower(created.run_id, created.thread_id, cancels=cancels, kwargs=created.row["kwargs"]),
                 created.run_id,
                 created.row["kwargs"],
                 is_resumable=run_request.stream_resumable,
@@ -172,7 +172,7 @@ def _follow_first(
     run_id, kwargs = UUID(first["run_id"]), first["kwargs"]
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id))
-        follower = RunFollower(run_id, UUID(first["thread_id"]), cancels=cancels)
+        follower = RunFollower(run_id, UUID(first["thread_id"]), cancels=cancels, kwargs=kwargs)
         run = FollowedRun(reader, follower, run_id, kwargs, is_resumable=kwargs["resumable"])
         response = respond(run, stack)
         response.headers[REPLAYED] = "true"

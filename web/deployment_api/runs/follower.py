@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+import orjson
 from flask import Response, jsonify, request
 
 from shared.errors import NotFound, Unavailable
@@ -20,23 +21,29 @@ from shared.eventlog import follow
 from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
+from shared.models import RunStatus
 from shared.records import JsonSchema
 from shared.runs import backlog, cancel, create, end_event, read
 from shared.runs.cancel import Displaced
 from shared.runs.end_event import FAILED
+from shared.runs.feedback import FeedbackUrls
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
-from web.gate.context import deployment, settings
+from web.gate.addresses import deployment_address
+from web.gate.context import base_url, deployment, settings
+from web.gate.routing import mount_prefix
 from web.http import sse
 from web.http.client_watch import ClientWatch
 
 log = logging.getLogger(__name__)
 
 RUN_HEADERS = ("Content-Location",)
+FEEDBACK = "__feedback__"  # key of the output
 FOLLOWED_HEADERS = ("Location", "Content-Location")
 OUTPUT: JsonSchema = {
     "description": "The thread's values, with `__interrupt__` if the graph waits for an answer. Only `__error__` if the run"
-    " failed. White space precedes the JSON if the run takes long."
+    " failed. `__feedback__` has the feedback URLs of a successful run by key, if it was created with `feedback_keys`. White"
+    " space precedes the JSON if the run takes long."
 }
 
 
@@ -62,10 +69,15 @@ def _headers(thread_id: UUID | None, run_id: UUID, suffix: str) -> dict[str, str
 class RunFollower:
     """A client that follows a run. Holds all that is needed after the request context has ended."""
 
-    def __init__(self, run_id: UUID, thread_id: UUID, *, cancels: bool) -> None:
+    def __init__(
+        self, run_id: UUID, thread_id: UUID, *, cancels: bool, kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """`kwargs` are those of the run, for a client that gets its feedback URLs."""
         self.run_id, self.thread_id = run_id, thread_id
         self.deployment_id = deployment().id
         self.settings = settings()
+        keys = (kwargs or {}).get("feedback_keys")
+        self._feedback = FeedbackUrls(_root(), self.deployment_id, run_id, keys) if keys else None
         self.cancels = cancels
         self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds)
 
@@ -83,6 +95,8 @@ class RunFollower:
             ended_by_row=self.ended_by_row if end_alone else None,
         )
         batches = end_event.with_error_of_deleted(followed)
+        if self._feedback is not None and not end_alone:
+            batches = self._with_feedback_urls(batches)
         if not self.cancels:
             return batches
         return sse.watch(ClientWatch(request.environ.get("gunicorn.socket"), reader.wake), batches)
@@ -142,7 +156,8 @@ class RunFollower:
         """
         logged = end_event.output_of(last) if last is not None else b""
         if logged and logged != b"null":
-            return logged
+            urls = None if last is None else self._feedback_urls(end_event.status_of(last))
+            return logged if urls is None else _with_key(logged, FEEDBACK, urls)
         try:
             return dumps(self.stored_output()).encode()
         except NotFound:
@@ -168,7 +183,34 @@ class RunFollower:
             thread = records.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}
-        return _shown(thread)
+        output = _shown(thread)
+        urls = self._feedback_urls(row["status"])
+        if urls is None or not isinstance(output, dict):
+            return output
+        return {**output, FEEDBACK: orjson.loads(urls)}
+
+    def _with_feedback_urls(self, batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
+        """Yield the batches of a log. Inserts the event `feedback` before the end of a successful run.
+
+        It has the number of the last event, which clients do not get.
+        """
+        for batch in batches:
+            if batch and batch[-1].is_last:
+                last = batch[-1]
+                urls = self._feedback_urls(end_event.status_of(last))
+                if urls is not None:
+                    batch = [*batch[:-1], Event(last.seq, last.after, "feedback", urls), last]
+            yield batch
+
+    def _feedback_urls(self, status: str | None) -> bytes | None:
+        """Return the feedback URLs of a run that has ended with this status, as JSON; None if it has none."""
+        if self._feedback is None or status != RunStatus.SUCCESS:
+            return None
+        try:
+            return self._feedback.as_json()
+        except Unavailable as error:
+            log.warning("run %s: its client gets no feedback URLs: %s", self.run_id, error)
+            return None
 
     def cancel(self) -> None:
         """Cancel the run because its client has disconnected (`on_disconnect=cancel`)."""
@@ -199,6 +241,20 @@ def _shown(thread: Mapping[Any, Any]) -> Any:
     if not open_interrupts:
         return values
     return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
+
+
+def _root() -> str:
+    """Return the URL of the current deployment, as its clients reach it."""
+    served = deployment()
+    return deployment_address(settings(), base_url(), served.address_name, mount_prefix(served))
+
+
+def _with_key(output: bytes, name: str, value: bytes) -> bytes:
+    """Return a JSON object with another key. Other JSON is returned unchanged."""
+    if not output.startswith(b"{"):
+        return output
+    between = b"," if output != b"{}" else b""
+    return output[:-1] + between + b'"%s":' % name.encode() + value + b"}"
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:

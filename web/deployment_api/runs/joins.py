@@ -61,7 +61,7 @@ class StreamQuery(JoinQuery):
 def join_run(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> Response:
     cancels = _cancels(query)
     row, is_deleted = _authorized_row(thread_id, run_id, cancels=cancels)
-    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels, kwargs=row["kwargs"])
     if row["status"] not in LIVE_RUN_STATUSES and not is_deleted:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def _authorized_row(thread_id: UUID | None, run_id: UUID, *, cancels: bool) -> t
     The row of a temporary run is deleted when the run ends. The event log then provides the fields that readers need.
     Raises Denied, and NotFound for a run that is missing or hidden by a filter.
     """
-    key = _thread_of(run_id) if thread_id is None else thread_id
+    key = thread_of(run_id) if thread_id is None else thread_id
     asks = [Ask("threads", "read", {"thread_id": key})]
     if cancels:
         runs = {"run_ids": [str(run_id)], "status": None}
@@ -98,7 +98,7 @@ def _row(conn: Connection, deployment_id: UUID, thread_id: UUID | None, run_id: 
         return row, True
 
 
-def _thread_of(run_id: UUID) -> UUID | None:
+def thread_of(run_id: UUID) -> UUID | None:
     """Return the thread to authorize if the caller names none. The caller must not learn it before that."""
     if user() is None:
         return None
@@ -136,7 +136,7 @@ def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> 
     """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
     modes, namespaces, cancels = query.get("stream_mode"), query.get("namespace"), _cancels(query)
     row = _add_stream_modes(_authorized_row(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
-    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels, kwargs=row["kwargs"])
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:

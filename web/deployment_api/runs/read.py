@@ -23,6 +23,7 @@ from web.deployment_api.crons import Moment
 from web.gate.context import allow, allow_all, deployment, metadata_of
 from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas import fields
+from web.schemas.feedback import FeedbackFilter
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import SchemaViolation, load_query
 
@@ -38,6 +39,7 @@ class RunFilters(fields.Schema):
     assistant_id = fields.UuidField(allow_none=True)
     thread_id = fields.UuidField(allow_none=True)
     error = fields.StrictString(min_length=1, max_length=255, allow_none=True)
+    feedback = fields.Nested(FeedbackFilter, allow_none=True)
 
 
 class Search(RunFilters):
@@ -55,7 +57,8 @@ class Search(RunFilters):
     body=Search,
 )
 def search_runs(body: dict[str, Any]) -> Response:
-    """Search runs. `error` selects runs by the class of their error. Pending runs have a `queue`.
+    """Search runs. `error` selects runs by the class of their error, `feedback` by feedback on them. Pending runs have a
+    `queue`.
 
     If `status` selects only unsuccessful runs, they are sorted by their end, latest first, and `since` and `until`
     bound the end. Otherwise runs are sorted by their creation, newest first, and `since` and `until` bound the creation.

@@ -17,11 +17,13 @@ from shared.records import OBJECT
 from shared.runs import webhooks
 from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.drafts import RunRequest
+from shared.runs.feedback import MOST_RECORDS
 from shared.runs.read import STRATEGIES
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField, refuse_two_configurations
 from web.deployment_api.runs import stream_filter
 from web.gate.context import run_headers, settings, unchecked_deployment
 from web.schemas import fields
+from web.schemas.feedback import FeedbackKey
 from web.schemas.openapi_examples import GRAPH, MESSAGES
 from web.schemas.validation import load, load_many, load_query
 
@@ -178,7 +180,12 @@ class RunCreate(fields.Schema):
     after_seconds = fields.StrictNumber(maximum=MAX_AFTER_SECONDS, allow_none=True)
     checkpoint = fields.Nested(CheckpointConfig, allow_none=True)
     checkpoint_id = CheckpointId(allow_none=True)
-    feedback_keys = fields.ListOf(fields.StrictString(), max_items=100, allow_none=True)
+    feedback_keys = fields.ListOf(
+        FeedbackKey(),
+        max_items=MOST_RECORDS,
+        allow_none=True,
+        metadata={"description": "The end of the stream has a feedback URL for each key"},
+    )
     strict_resume = fields.StrictBoolean(allow_none=True)
     if_thread_status = fields.ItemOrList(fields.OneOf(*ThreadStatus), allow_none=True)
     langsmith_tracer = fields.Nested(Tracer, allow_none=True)
@@ -252,12 +259,25 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     if during is not None:
         sent.setdefault("durability", "async" if during else "exit")
     sent["command"] = _command(sent.pop("command", None))
+    if sent.get("feedback_keys"):
+        sent["on_completion"] = _completion_with_feedback(sent, thread_id)
     tracer = sent.pop("langsmith_tracer", {})
     sent["langsmith_tracer"] = {name: str(value) for name, value in tracer.items() if value is not None}
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     on_disconnect = sent.pop("on_disconnect", "continue")
     request = RunRequest(**sent, thread_id=thread_id, checkpoint=checkpoint, extras=run_headers())
     return request, on_disconnect
+
+
+def _completion_with_feedback(sent: dict[str, Any], thread_id: UUID | None) -> str:
+    """Return `on_completion` of a run with feedback keys. Raises Invalid for a run that is deleted at its end."""
+    completion: str = sent.get("on_completion", "keep")
+    if thread_id is None and completion == "delete":
+        raise Invalid(
+            "feedback_keys: a run that is deleted at its end cannot have feedback: send on_completion=keep",
+            loc=("body", "feedback_keys"),
+        )
+    return completion
 
 
 def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:

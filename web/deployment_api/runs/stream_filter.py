@@ -15,14 +15,15 @@ from typing import Any
 
 PARTS = frozenset({"messages/metadata", "messages/partial", "messages/complete"})
 ALWAYS = frozenset({"error"})  # every client learns that the run failed
+OF_RUN = frozenset({"metadata", "feedback"})  # events of the run itself, in no namespace
 
 Rename = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not sent
 
 
 def creator_filter(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Rename:
-    """Return the filter for the creator of a run: the events of its modes, and `metadata`, which names the run."""
+    """Return the filter for the creator of a run: the events of its modes and of the run itself (OF_RUN)."""
     modes = kwargs["stream_mode"]
-    bases = _bases(modes, tuples_only="messages-tuple" in modes) | {"metadata"}
+    bases = _bases(modes, tuples_only="messages-tuple" in modes) | OF_RUN
     return _rename_by(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
 
@@ -31,12 +32,12 @@ def join_filter(
 ) -> Rename:
     """Return the filter for a client that joins a run. Without modes it is that of the creator.
 
-    With modes, `metadata` is sent only if it is one of them.
+    With modes, the events of OF_RUN are sent only if the modes name them.
     """
     kwargs = run["kwargs"]
     if not modes:
         return creator_filter(kwargs, namespaces)
-    bases = _bases(modes, tuples_only=not _has_parts(run)) | {mode for mode in modes if mode == "metadata"}
+    bases = _bases(modes, tuples_only=not _has_parts(run)) | OF_RUN.intersection(modes)
     return _rename_by(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
 
 
@@ -51,7 +52,7 @@ def _bases(modes: Collection[str], *, tuples_only: bool) -> frozenset[str]:
     The mode `messages` selects partial messages (PARTS). The mode `messages-tuple` selects message tuples, whose event
     is `messages`. `tuples_only`: both modes together, or `messages` for a run without partial messages, select tuples.
     """
-    bases = {mode for mode in modes if mode not in ("messages", "messages-tuple", "metadata")}
+    bases = {mode for mode in modes if mode not in ("messages", "messages-tuple", *OF_RUN)}
     if "messages" in modes and ("messages-tuple" not in modes or not tuples_only):
         bases |= PARTS
     if "messages-tuple" in modes or ("messages" in modes and tuples_only):
@@ -71,7 +72,7 @@ def _rename_by(bases: Collection[str], *, subgraphs: bool, namespaces: Collectio
     selected = None if namespaces is None else frozenset(namespaces)
 
     def is_selected(base: str, namespace: str) -> bool:
-        if base in ALWAYS or (base == "metadata" and base in bases):
+        if base in ALWAYS or (base in OF_RUN and base in bases):
             return True
         if selected is not None and namespace not in selected and _nodes(namespace) not in selected:
             return False

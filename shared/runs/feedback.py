@@ -1,0 +1,152 @@
+"""Feedback on runs: scores, values and comments of people, by key, and tokens that let anyone add one record.
+
+A record belongs to a run, a key and a source. The source is the caller, or `url` for all URLs of the run and key. A
+second record of a source replaces its first. A client that joins a run twice gets two URLs, and still one record.
+
+A token is encrypted with the service's keys. It names the run, the key and the time until which it is valid by the
+database's clock. It is not stored, so runs without feedback keys cost nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+from sqlalchemy import Connection
+
+from shared.errors import Conflict, Gone, NotFound
+from shared.infra import encryption
+from shared.infra.encryption import Undecryptable
+from shared.infra.postgres import Row, database_seconds, dumps
+from shared.records import ANYTHING, ID, OBJECT_OR_NULL, TEXT, TEXT_OR_NULL, TIME, Record, RecordField
+from shared.sql import statement
+
+VALID_SECONDS = 24 * 3600.0
+MOST_RECORDS = 100  # of a run
+URL = "url"  # the source of records that were sent to a URL
+
+UNKNOWN = "This feedback URL is not known. Check that it is complete."
+EXPIRED = "This feedback URL has expired."
+RUN_DELETED = "The run of this feedback URL is deleted."
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,2000}")
+_PURPOSE = "feedback"  # the service's keys also encrypt other tokens
+
+RECORD = Record(
+    "RunFeedback",
+    {
+        "run_id": RecordField(ID),
+        "key": RecordField(TEXT),
+        "score": RecordField({"type": ["number", "null"]}),
+        "value": RecordField(ANYTHING),
+        "comment": RecordField(TEXT_OR_NULL),
+        "correction": RecordField(OBJECT_OR_NULL),
+        "source": RecordField(
+            {"description": "`url` if it was sent to a feedback URL, else the id of the caller", **TEXT}
+        ),
+        "created_at": RecordField(TIME),
+        "updated_at": RecordField(TIME),
+    },
+)
+
+_PUT = statement("feedback.put", columns=RECORD.select)
+_HAS_RUN = statement("feedback.has_run")
+_LIST = statement("feedback.list", columns=RECORD.select)
+
+
+def put(
+    conn: Connection, deployment_id: UUID, run_id: UUID, key: str, source: str, said: Mapping[str, Any]
+) -> Row:
+    """Store feedback, in place of the earlier one of the source under the key. Returns the record's row.
+
+    `said` has the score, value, comment and correction. Raises NotFound if the run is gone, and Conflict if it has
+    MOST_RECORDS other records.
+    """
+    value, correction = said.get("value"), said.get("correction")
+    row = _PUT.row(
+        conn,
+        deployment_id=deployment_id,
+        run_id=run_id,
+        key=key,
+        source=source,
+        score=said.get("score"),
+        value=None if value is None else dumps(value),
+        comment=said.get("comment"),
+        correction=None if correction is None else dumps(correction),
+        most=MOST_RECORDS,
+    )
+    if row is None:
+        if not _HAS_RUN.count(conn, run_id=run_id, deployment_id=deployment_id):
+            raise NotFound("Not Found")
+        raise Conflict(f"This run has {MOST_RECORDS} records of feedback, the maximum.")
+    return row
+
+
+def list_of_run(conn: Connection, run_id: UUID) -> Sequence[Row]:
+    """Return all feedback on a run, oldest first."""
+    return _LIST.rows(conn, run_id=run_id)
+
+
+def filter_values(feedback: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the parameters of the SQL condition `feedback.matches`."""
+    names = ("key", "below", "at_least")
+    return {f"feedback_{name}": None if feedback is None else feedback.get(name) for name in names}
+
+
+# URLs
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackUrls:
+    """The feedback URLs of a run. `root` is the URL of its deployment."""
+
+    root: str
+    deployment_id: UUID
+    run_id: UUID
+    keys: Sequence[str]
+
+    def as_json(self) -> bytes:
+        """Return an object of URLs by key, each valid from now on for VALID_SECONDS."""
+        until = int(database_seconds() + VALID_SECONDS)
+        tokens = {key: _seal(Target(self.deployment_id, self.run_id, key), until) for key in self.keys}
+        return dumps({key: f"{self.root}/feedback/{token}" for key, token in tokens.items()}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The run and key for which a token takes feedback."""
+
+    deployment_id: UUID
+    run_id: UUID
+    key: str
+
+
+def _seal(target: Target, until: int) -> str:
+    content = {_PURPOSE: [target.deployment_id.hex, target.run_id.hex, target.key, until]}
+    return encryption.encrypt(dumps(content)).decode().rstrip("=")
+
+
+def target_of(token: str) -> Target:
+    """Return the target of a token. Raises NotFound for an unknown token, and Gone for an expired one."""
+    if not _TOKEN.fullmatch(token):
+        raise NotFound(UNKNOWN)
+    padded = token + "=" * (-len(token) % 4)
+    try:
+        owner, run, key, until = orjson.loads(encryption.decrypt(padded.encode()))[_PURPOSE]
+    except (Undecryptable, ValueError, TypeError, KeyError) as error:
+        raise NotFound(UNKNOWN) from error
+    if until < database_seconds():
+        raise Gone(EXPIRED)
+    return Target(UUID(owner), UUID(run), key)
+
+
+def put_by_token(conn: Connection, target: Target, said: Mapping[str, Any]) -> Row:
+    """Store what was sent to a feedback URL. Raises Gone if the run is deleted, and Conflict as `put` does."""
+    try:
+        return put(conn, target.deployment_id, target.run_id, target.key, URL, said)
+    except NotFound as error:
+        raise Gone(RUN_DELETED) from error
