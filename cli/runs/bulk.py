@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -22,15 +23,18 @@ from cli.runs.assistants import find_assistant
 from cli.runs.threads import find_thread_id
 
 POLL_SECONDS = 1.0
-FILTERS = ("status", "error", "graph", "assistant", "thread", "since", "until")
+FILTERS = ("status", "error", "graph", "assistant", "thread", "since", "until", "feedback")
 METADATA = "metadata."
+FEEDBACK = "Only runs with feedback of this key, such as `thumbs`; with a score: `thumbs<0.5`, `stars>=4`."
+BOUND = re.compile(r"(.+?)(<|>=)([+-]?[0-9]+(?:\.[0-9]+)?)", re.DOTALL)
+BOUNDS = {"<": "below", ">=": "at_least"}
 
 Where = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
         help="Handle all runs that match, instead of one run: KEY=VALUE, repeated for several conditions. Keys: status,"
-        " error, graph, assistant, thread, since, until, metadata.NAME.",
+        " error, graph, assistant, thread, since, until, feedback, metadata.NAME.",
         metavar="KEY=VALUE",
     ),
 ]
@@ -99,9 +103,20 @@ def _criteria(api: Client, where: Sequence[str]) -> dict[str, Any]:
             criteria["graph_id"] = value
         elif key == "assistant":
             criteria["assistant_id"] = find_assistant(api, value)
+        elif key == "feedback":
+            criteria[key] = feedback_filter(value)
         else:
             criteria["thread_id"] = find_thread_id(api, value)
     return criteria
+
+
+def feedback_filter(text: str) -> dict[str, Any]:
+    """Return the filter of runs by feedback, for `KEY`, `KEY<NUMBER` or `KEY>=NUMBER`."""
+    match = BOUND.fullmatch(text)
+    if match is None:
+        return {"key": text}
+    key, sign, number = match.groups()
+    return {"key": key, BOUNDS[sign]: float(number)}
 
 
 def json_or_text(value: str) -> Any:

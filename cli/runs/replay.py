@@ -20,7 +20,7 @@ from cli.deployments.target import Limit, Name, Wide, resolve_deployment, servin
 from cli.errors import BadUsage
 from cli.output import Column, Output, as_text, id_column, printable, when
 from cli.runs.assistants import find_assistant
-from cli.runs.bulk import json_or_text
+from cli.runs.bulk import FEEDBACK, feedback_filter, json_or_text
 
 app = new_app(
     "Execute past runs again on a revision, and compare. `runyard replay DEPLOYMENT` is `runyard replay start"
@@ -79,6 +79,7 @@ class Selection(OptionGroup):
         list[str] | None, _select("Runs with this metadata; repeat it for several.", "KEY=VALUE")
     ] = None
     key: Annotated[str | None, _select("Runs that this API key created: the key's id.", "ID")] = None
+    feedback: Annotated[str | None, _select(FEEDBACK, "KEY")] = None
     run: Annotated[list[str] | None, _select("This run; repeat it for several.", "ID")] = None
 
     def body(self, assistant: str | None) -> dict[str, Any]:
@@ -94,6 +95,7 @@ class Selection(OptionGroup):
             "status": self.status,
             "metadata": dict(map(_condition, self.metadata or [])),
             "key_id": self.key,
+            "feedback": self.feedback and feedback_filter(self.feedback),
             "run_ids": self.run,
         }
         where = {name: value for name, value in where.items() if value not in (None, {})}

@@ -24,7 +24,7 @@ from cli.client.names import (
 from cli.commands import command, new_app
 from cli.deployments.target import Limit, Target, Wide
 from cli.errors import BadUsage, CommandFailed, Missing
-from cli.output import Column, Output, id_column, printable, when
+from cli.output import Column, Output, as_text, id_column, printable, when
 from cli.runs import bulk, timeline
 from cli.runs.assistants import assistant_names, run_assistant
 from cli.runs.threads import find_thread_id
@@ -52,34 +52,39 @@ def list_runs(
     out: Output,
     thread: Thread = None,
     status: Status | None = Option(None, help="Only runs of this status."),
+    feedback: str | None = Option(None, help=bulk.FEEDBACK, metavar="KEY"),
     limit: Limit = 20,
     wide: Wide = False,
 ) -> None:
     """List runs of a deployment or of one thread, newest first."""
+    if feedback and thread:
+        raise BadUsage("--feedback searches all threads, and cannot be combined with --thread.")
+    filters = {"feedback": bulk.feedback_filter(feedback)} if feedback else {}
     with target.api() as api:
         if thread:
             rows = _runs_of_thread(api, find_thread_id(api, thread), limit=limit, status=status)
         else:
-            rows = _search(api, limit=limit, status=status or RUN_STATUSES)
+            rows = _search(api, limit=limit, status=status or RUN_STATUSES, **filters)
         names = assistant_names(api) if rows and not out.as_json else {}
-    empty = "There are no such runs." if status else "There are no runs."
+    empty = "There are no such runs." if status or feedback else "There are no runs."
     out.rows(rows, _columns(names), empty=empty, wide=wide)
 
 
 @app.command("show")
 @command
 def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) -> None:
-    """Show a run: its status, why it waits, its input, its error and its timeline."""
+    """Show a run: its status, why it waits, its input, its error, its feedback and its timeline."""
     with target.api_and_item(run, "RUN") as (api, text):
         row = _find_run(api, text, thread)
         row = {**row, **api.get(_path(row))}
         names = {} if out.as_json else assistant_names(api)
         if row["status"] in UNSUCCESSFUL_RUNS and not row.get("error"):
             row["error"] = _error_record(api, row)
-        line = None
+        line, said = None, []
         if not out.as_json:
-            with suppress(Missing):  # an earlier version of the service has no timelines
+            with suppress(Missing):  # an earlier version of the service has no timelines and no feedback
                 line = api.get(f"{_path(row)}/timeline")
+                said = api.get(f"{_path(row)}/feedback")
     kwargs = row.get("kwargs") or {}
     facts = {
         "Run": row["run_id"],
@@ -93,6 +98,7 @@ def show(target: Target, out: Output, run: RunId = None, thread: Thread = None) 
         "Input": kwargs.get("input"),
         "Command": kwargs.get("command"),
         "Metadata": row.get("metadata"),
+        "Feedback": "; ".join(map(_feedback_text, said)),
     }
     out.record(row, facts)
     if line is not None:
@@ -224,6 +230,12 @@ def _error_record(api: Client, row: Row) -> Any:
 def _error_text(row: Row) -> str:
     """Return why a run did not succeed; empty if the record has no error."""
     return error_text(row.get("error") or "")
+
+
+def _feedback_text(record: Row) -> str:
+    """Return feedback on one line: its key, and what was said."""
+    said = [record[name] for name in ("score", "value", "comment", "correction") if record[name] is not None]
+    return " ".join([record["key"], *(as_text(each) for each in said)]).replace("\n", " ")
 
 
 def _assistant_text(row: Row, names: Mapping[str, str]) -> str | None:

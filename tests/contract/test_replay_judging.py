@@ -101,6 +101,36 @@ def test_a_case_is_scored_again_without_others_if_its_host_was_disturbed(
     assert sorted(scored) == [1, 1, 2, 2, 2, 2, 3, 3]
 
 
+def test_the_scorer_and_the_case_have_the_feedback_on_the_past_run(
+    control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[Any] = []
+
+    def call(request: HostCall) -> bytes:
+        scored.append(request.document["run"]["feedback"])
+        return b'{"scores": {}}'
+
+    monkeypatch.setattr(calls, "call", call)
+    rated, _ = past_run(api), past_run(api)
+    for said in ({"key": "thumbs", "score": 0}, {"key": "fix", "correction": {"a": 2}, "comment": "no"}):
+        assert api.post(f"/runs/{rated}/feedback", said).status_code == 200
+    replay = begin(control, replays)
+    has_scorer(replay)
+    step(settings, replay, 2)
+    for run in claim(replay):
+        end(run, {"a": 1})
+    step(settings, replay)
+
+    thumbs = {"key": "thumbs", "score": 0, "value": None, "comment": None, "correction": None}
+    fix = {"key": "fix", "score": None, "value": None, "comment": "no", "correction": {"a": 2}}
+    assert sorted(scored, key=len) == [[], [], [thumbs, fix], [thumbs, fix]]
+    by_run = {case["run_id"]: case for case in cases_of(control, replays, replay)}
+    position = by_run[rated]["position"]
+    one = content(control.get(f"{replays}/{replay['id']}/cases/{position}"))
+    assert one["feedback"] == by_run.pop(rated)["feedback"] == {"thumbs": 0, "fix": None}
+    assert [case["feedback"] for case in by_run.values()] == [None]
+
+
 def test_a_case_without_a_host_delays_no_others_and_no_bound(
     control: ControlPlane, api: Api, replays: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,8 @@ def test_the_seed_decides_the_order_and_the_filters_select(
 ) -> None:
     runs = [past_run(api, metadata={"of": "a"}) for _ in range(6)]
     other = past_run(api, assistant_id="other", metadata={"of": "b"})
+    for run_id, score in ((other, 0), (runs[0], 1)):
+        assert api.post(f"/runs/{run_id}/feedback", {"key": "thumbs", "score": score}).status_code == 200
     make.run(api.deployment, status=RunStatus.SUCCESS)  # was never started
     make.run(api.deployment, status=RunStatus.SUCCESS, started_at="2026-01-01", depth=1)
     start(api, new_thread(api))  # has not ended
@@ -131,6 +133,7 @@ def test_the_seed_decides_the_order_and_the_filters_select(
         {"graph_id": "other"},
         {"metadata": {"of": "b"}},
         {"run_ids": [other]},
+        {"feedback": {"key": "thumbs", "below": 0.5}},
     ):
         assert selected(control, replays, settings, where=where) == [other]
     assert selected(control, replays, settings, where={"status": ["error"]}) == []

@@ -80,7 +80,7 @@ function OneCase({ name, replay, one, tab }) {
     ${links}
     ${reason && html`<section class="failure" aria-label="Reason"><pre>${plain(reason.slice(0, 20_000))}</pre></section>`}
     <${Report} report=${comparison.report ?? {}} models=${replay.models} />
-    <${Figures} comparison=${comparison} />
+    <${Figures} comparison=${comparison} feedback=${one.feedback ?? {}} />
     <${Tabs} label="Both sides" tabs=${tabs} current=${tabs.some(({ id }) => id === tab) ? tab : "differences"} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "differences" ? null : to })}>
       ${tab === "steps" ? html`<${Steps} steps=${comparison.steps} />`
         : hasMoreTabs ? html`<${FinalValues} name=${name} bench=${replay.bench} one=${one} areMessages=${tab === "messages"} />`
@@ -102,13 +102,14 @@ function Report({ report, models }) {
     </section>`;
 }
 
-/** @param {{comparison: Record<string, any>}} props */
-function Figures({ comparison }) {
+/** @param {{comparison: Record<string, any>, feedback: Record<string, number | null>}} props `feedback` on the past run */
+function Figures({ comparison, feedback }) {
   const { status, scores } = comparison;
   const names = [...new Set([...Object.keys(scores?.original ?? {}), ...Object.keys(scores?.replay ?? {})])].sort();
   const rows = [
     { label: "Status", original: html`<${Pill} status=${status.original} />`, replay: html`<${Pill} status=${status.replay} />`, change: "" },
     ...[["tokens", "Tokens"], ["cost", "Cost"], ["duration_seconds", "Duration"]].map(([metric, label]) => row(metric, label, comparison[metric])),
+    ...Object.entries(feedback).map(([key, score]) => row("score", `Feedback ${plain(key)}`, { original: score })),
     ...names.map((score) => row("score", `Score ${plain(score)}`, { original: scores.original?.[score], replay: scores.replay?.[score] })),
   ];
   const columns = [

@@ -1,4 +1,4 @@
-// A run: timeline, events, input and output, attempts, log, webhooks, tokens and cost.
+// A run: timeline, events, input and output, attempts, log, webhooks, tokens, cost and feedback.
 
 import { control, deployment } from "../core/api.js";
 import { canRunAt, useDeployment } from "../core/deployments.js";
@@ -14,7 +14,7 @@ import { RunFacts } from "../parts/run_facts.js";
 import { RunTimeline } from "../parts/run_timeline.js";
 import { hasFailed, isLive, reasonOf } from "../parts/runs.js";
 import { StateTree } from "../parts/state_tree.js";
-import { Ago, Button, Empty, ErrorBox, Json, Loading, LogView, Page, Pill, RunStatus, Table, Tabs, notify } from "../parts/index.js";
+import { Ago, Button, Empty, ErrorBox, Json, Loading, LogView, LongText, Page, Pill, RunStatus, Table, Tabs, notify } from "../parts/index.js";
 
 /** @typedef {Record<string, any>} Run */
 
@@ -53,6 +53,7 @@ export default function RunPage({ params, query }) {
       <${RunFacts} name=${name} run=${run} threadName=${threadName} assistant=${assistants.get(run.assistant_id)} />
       <${Failure} run=${run} />
       <${Usage} run=${run} />
+      <${Feedback} name=${name} run=${run} />
       <${Tabs} label="Parts of the run" tabs=${tabs} current=${tab} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "timeline" ? null : to })}>
         ${tab === "timeline" && html`<${RunTimeline} key=${id} name=${name} run=${run} />`}
         ${tab === "events" && html`<${Events} key=${id} name=${name} run=${run} />`}
@@ -106,6 +107,25 @@ function Usage({ run }) {
     <section class="usage" aria-label="Tokens and cost">
       <${Table} label="Tokens by model" columns=${columns} rows=${models} rowKey=${(/** @type {any} */ [model]) => model} />
       <p>Cost <strong>${money(run.cost)}</strong>${run.cost == null && html` <span class="quiet">no price is set for these models</span>`}</p>
+    </section>`;
+}
+
+/** What people said about the run. @param {{name: string, run: Run}} props */
+function Feedback({ name, run }) {
+  const path = `/threads/${run.thread_id}/runs/${run.run_id}/feedback`;
+  const { data } = useResource((signal) => deployment(name).call("GET", path, { signal }), [name, run.run_id, run.status]);
+  if (!data?.length) return null;
+  const shown = (/** @type {any} */ value) => (value === null ? "–" : html`<${LongText} text=${typeof value === "string" ? value : JSON.stringify(value)} limit=${200} />`);
+  const columns = [
+    { title: "Feedback", key: "key", cell: (/** @type {any} */ each) => plain(each.key) },
+    { title: "Score", key: "score", align: "right", cell: (/** @type {any} */ each) => each.score ?? "–" },
+    ...["value", "comment", "correction"].map((field) => ({ title: field[0].toUpperCase() + field.slice(1), key: field, cell: (/** @type {any} */ each) => shown(each[field]) })),
+    { title: "Source", key: "source", cell: (/** @type {any} */ each) => plain(each.source) },
+    { title: "Time", key: "at", cell: (/** @type {any} */ each) => html`<${Ago} at=${each.updated_at} />` },
+  ];
+  return html`
+    <section class="usage" aria-label="Feedback">
+      <${Table} label="Feedback" columns=${columns} rows=${data} rowKey=${(/** @type {any} */ each) => JSON.stringify([each.key, each.source])} />
     </section>`;
 }
 

@@ -1,4 +1,4 @@
-// The runs of a deployment: the queue, and a list by status, assistant, time, error, metadata and thread. Runs can be cancelled and retried.
+// The runs of a deployment: the queue, and a list by status, assistant, time, error, feedback, metadata and thread. Runs can be cancelled and retried.
 
 import { deployment } from "../core/api.js";
 import { html, useState } from "../core/dom.js";
@@ -9,7 +9,7 @@ import { href, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
 import { StartBulk } from "../parts/bulk.js";
 import { ChoiceFilter, FilterBar, PageBar, TextFilter } from "../parts/filter_bar.js";
-import { PERIODS, filterOf, since } from "../parts/filters.js";
+import { PERIODS, feedbackOf, filterOf, since } from "../parts/filters.js";
 import { RunTable } from "../parts/run_table.js";
 import { queueInWords } from "../parts/runs.js";
 import { Button, Confirm, Empty, ErrorBox, Loading, Page, notify } from "../parts/index.js";
@@ -65,6 +65,7 @@ export default function RunsPage({ params, query }) {
         <${ChoiceFilter} label="Assistant" name="assistant" value=${query.assistant} options=${choices} />
         <${ChoiceFilter} label="Time" name="since" value=${query.since} options=${periods(query.since)} />
         <${TextFilter} label="Error" name="error" value=${query.error} placeholder="ValueError" />
+        <${TextFilter} label="Feedback" name="feedback" value=${query.feedback} placeholder="thumbs<0.5" />
         <${TextFilter} label="Metadata" name="metadata" value=${query.metadata} placeholder="user=ann, or JSON" error=${errors.metadata} wide />
         <${TextFilter} label="Thread" name="thread" value=${query.thread} placeholder="Id of a thread" error=${errors.thread} wide />
       <//>
@@ -94,6 +95,7 @@ function parseFilters(query) {
   const body = { status: GROUPS[query.status ?? ""] ?? [query.status] };
   if (query.assistant) body.assistant_id = query.assistant;
   if (query.error) body.error = query.error;
+  if (query.feedback) body.feedback = feedbackOf(query.feedback);
   if (query.thread) body.thread_id = query.thread;
   if (query.thread && !isUuid(query.thread)) errors.thread = "A thread's id is a UUID";
   try {
@@ -179,7 +181,7 @@ function byThread(runs) {
 function NoRuns({ name, isFiltered }) {
   if (isFiltered) {
     return html`<${Empty} title="No run matches" text="Remove a filter, or choose a longer period. A run without a thread is deleted when it ends."
-      action=${html`<button type="button" onClick=${() => setQuery({ status: null, assistant: null, since: null, error: null, metadata: null, thread: null, offset: null })}>Show all runs</button>`} />`;
+      action=${html`<button type="button" onClick=${() => setQuery({ status: null, assistant: null, since: null, error: null, feedback: null, metadata: null, thread: null, offset: null })}>Show all runs</button>`} />`;
   }
   return html`<${Empty} title="No runs yet" text="A run is one execution of a graph. Start one in the playground, or with a client."
     action=${html`<a href=${href(["d", name, "playground"])}>Open the playground</a>`} />`;

@@ -45,6 +45,19 @@ export function filterOf(text) {
   return found;
 }
 
+/**
+ * A filter of runs by feedback: `key`, `key<0.5` or `key>=4`.
+ * @param {string | undefined} text
+ * @returns {Record<string, unknown> | undefined}
+ */
+export function feedbackOf(text) {
+  const said = (text ?? "").trim();
+  if (!said) return undefined;
+  const [, key, sign, number] = /^(.+?)(<|>=)([+-]?\d+(?:\.\d+)?)$/s.exec(said) ?? [];
+  if (!key) return { key: said };
+  return { key, [sign === "<" ? "below" : "at_least"]: Number(number) };
+}
+
 /** @param {string} text */
 function jsonObject(text) {
   let value;

@@ -5,7 +5,7 @@ import { html } from "../core/dom.js";
 import { assistantName } from "../core/format.js";
 import { useAssistants } from "../core/names.js";
 import { navigate } from "../core/router.js";
-import { PERIODS, filterOf, since } from "./filters.js";
+import { PERIODS, feedbackOf, filterOf, since } from "./filters.js";
 import { FormDialog, useForm } from "./form_dialog.js";
 import { RevisionChoice, useDeployedRevisions } from "./revision_choice.js";
 import { Check, Field, TextField, notify } from "./index.js";
@@ -45,6 +45,7 @@ export function ReplayForm({ record, before, onClose }) {
             <${TextField} label="Metadata" placeholder="user=ann, or JSON" error=${metadataError(values.metadata) ?? errorOf("metadata")} ...${form.bind("metadata")} />
             <${TextField} label="Sample" type="number" min="1" max=${MOST_RUNS} required hint="So many of the runs, at random" error=${errorOf("sample")} ...${form.bind("sample")} />
             <${TextField} label="Seed" type="number" min="0" hint="The same seed selects the same runs. Empty: a random one" error=${errorOf("seed")} ...${form.bind("seed")} />
+            <${TextField} label="Feedback" placeholder="thumbs<0.5" hint="Runs with feedback of this key, and such a score" error=${errorOf("feedback")} ...${form.bind("feedback")} />
           </div>
           ${kept.run_ids && html`<p class="hint">Only the ${kept.run_ids.length} runs that the earlier replay named.</p>`}
         </fieldset>
@@ -78,6 +79,7 @@ function initial(before) {
     assistant: where.assistant_id ?? "",
     since: "",
     metadata: where.metadata ? JSON.stringify(where.metadata) : "",
+    feedback: feedbackText(where.feedback),
     sample: String(before?.sample ?? 100),
     seed: String(before?.seed ?? ""),
     tools: before?.tools ?? "recorded",
@@ -91,6 +93,9 @@ function initial(before) {
     fail_on: before?.fail_on ?? "",
   };
 }
+
+/** A filter by feedback as typed. @param {Record<string, any> | undefined} filter */
+const feedbackText = (filter) => (filter ? filter.key + (filter.below == null ? "" : `<${filter.below}`) + (filter.at_least == null ? "" : `>=${filter.at_least}`) : "");
 
 /** The filters of an earlier replay that the form has no fields for. @param {Record<string, any>} before */
 function unshown({ where: { since: from, until, graph_id, key_id, run_ids } }) {
@@ -109,6 +114,7 @@ function bodyOf(values, kept) {
       ...(values.status && { status: STATUSES[values.status] }),
       ...(values.assistant && { assistant_id: values.assistant }),
       ...(from && { since: from }),
+      ...(values.feedback.trim() && { feedback: feedbackOf(values.feedback) }),
       ...(values.metadata.trim() && { metadata: filterOf(values.metadata) }),
     },
     sample: number(values.sample), seed: number(values.seed),
