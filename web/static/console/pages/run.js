@@ -124,7 +124,7 @@ function Feedback({ name, run }) {
     { title: "Time", key: "at", cell: (/** @type {any} */ each) => html`<${Ago} at=${each.updated_at} />` },
   ];
   return html`
-    <section class="usage" aria-label="Feedback">
+    <section class="usage" aria-label="Feedback"><h2>Feedback</h2>
       <${Table} label="Feedback" columns=${columns} rows=${data} rowKey=${(/** @type {any} */ each) => JSON.stringify([each.key, each.source])} />
     </section>`;
 }
