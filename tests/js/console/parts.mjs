@@ -13,7 +13,7 @@ const { legendOf } = await import("../../../web/static/console/parts/chart.js");
 const { difference } = await import("../../../web/static/console/parts/diff.js");
 const { changedKeys, followers } = await import("../../../web/static/console/parts/edit_state.js");
 const { preview } = await import("../../../web/static/console/parts/event_log.js");
-const { filterOf, since } = await import("../../../web/static/console/parts/filters.js");
+const { feedbackOf, filterOf, since } = await import("../../../web/static/console/parts/filters.js");
 const { isMessages, textOf } = await import("../../../web/static/console/parts/message.js");
 const { queueInWords, reasonOf, tookOf, waitsInWords } = await import("../../../web/static/console/parts/runs.js");
 const { changeInWords, differenceInWords, figureInWords, outcomesInWords, verdictInWords } = await import("../../../web/static/console/parts/replays.js");
@@ -244,6 +244,13 @@ suite("parts", () => {
     assert.throws(() => filterOf("{a"), /not JSON/);
     filterOf("__proto__.polluted=1");
     assert.equal({}.polluted, undefined);
+  });
+
+  test("a filter by feedback is a key with a bound of its score", () => {
+    assert.deepEqual(["thumbs", " thumbs<0.5 ", "a<b>=-2", "x>1"].map(feedbackOf), [
+      { key: "thumbs" }, { key: "thumbs", below: 0.5 }, { key: "a<b", at_least: -2 }, { key: "x>1" },
+    ]);
+    assert.equal(feedbackOf("  "), undefined);
   });
 
   test("a period begins so long ago", () => {

@@ -141,6 +141,25 @@ def test_runs_are_listed_by_status_and_thread(served: ControlPlane) -> None:
     assert f"GET {THREAD}/runs" in served.asked
 
 
+def test_runs_are_listed_by_feedback(served: ControlPlane) -> None:
+    filters = {
+        "thumbs": {"key": "thumbs"},
+        "thumbs<0.5": {"key": "thumbs", "below": 0.5},
+        "a<b>=-2": {"key": "a<b", "at_least": -2.0},
+        "x>1": {"key": "x>1"},
+    }
+    for text, expected in filters.items():
+        typed(served, "runs", "list", "--feedback", text)
+        assert served.body("POST /d/app/runs/search")["feedback"] == expected
+    assert typed(served, "runs", "list", "--feedback", "x", "--thread", T).exit_code == 2
+
+
+def test_a_run_is_shown_with_its_feedback(served: ControlPlane) -> None:
+    said = {"key": "thumbs", "score": 0.0, "value": None, "comment": "no\n\x1b[2J", "correction": {"a": 1}}
+    served.answers[f"GET {THREAD}/runs/{RUN}/feedback"] = [(200, [said])]
+    assert 'Feedback    thumbs 0.0 no �[2J {"a": 1}' in typed(served, "runs", "show", RUN).stdout
+
+
 @pytest.mark.parametrize("id", [RUN, RUN[-8:], RUN[:6]])
 def test_a_run_is_shown_with_its_input_and_its_error(served: ControlPlane, id: str) -> None:
     told = typed(served, "runs", "show", id).stdout
