@@ -91,12 +91,10 @@ def create(
     role: str = "admin",
     lifetime: timedelta | None = None,
     expires_at: datetime | None = None,
-    max_concurrent_runs: int | None = None,
-    max_tokens_per_day: int | None = None,
-    max_run_tokens: int | None = None,
     created_by: str | None = None,
+    **limits: Any,
 ) -> str:
-    """Insert a key and return its text, which cannot be retrieved again. Raises Invalid."""
+    """Insert a key with these LIMITS and return its text, which cannot be retrieved again. Raises Invalid."""
     _check_role(role, organization_id)
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = new_token()
@@ -108,12 +106,11 @@ def create(
             role=role,
             secret_hash=token_hash(secret),
             expires_at=func.now() + lifetime if lifetime is not None else expires_at,
-            max_concurrent_runs=max_concurrent_runs or None,
-            max_tokens_per_day=max_tokens_per_day or None,
-            max_run_tokens=max_run_tokens or None,
             created_by=created_by,
+            **{name: value or None for name, value in limits.items()},
         )
     )
+    budgets.forget()
     return f"{PREFIX}_{key_id}_{secret}"
 
 
@@ -138,7 +135,7 @@ def _check_role(role: str, organization_id: UUID) -> None:
         raise Invalid("operators belong to the default organization", loc=("body", "role"))
 
 
-LIMITS = ("max_concurrent_runs", *budgets.NAMES)
+LIMITS = ("max_concurrent_runs", *budgets.NAMES_OF_KEY)
 RECORD = Record(
     "ApiKey",
     {
@@ -151,8 +148,7 @@ RECORD = Record(
         "last_used_at": RecordField(TIME_OR_NULL),
         "revoked_at": RecordField(TIME_OR_NULL),
         "max_concurrent_runs": RecordField(COUNT_OR_NULL),
-        "max_tokens_per_day": RecordField(COUNT_OR_NULL),
-        "max_run_tokens": RecordField(COUNT_OR_NULL),
+        **{name: budgets.FIELDS[name] for name in budgets.NAMES_OF_KEY},
     },
 )
 
@@ -204,7 +200,7 @@ def change(conn: Connection, caller: Caller, key_id: str, changes: Mapping[str, 
     values = {name: value or None if name in LIMITS else value for name, value in changes.items()}
     is_key = (API_KEY.c.id == key_id) & (API_KEY.c.organization_id == caller.organization_id)
     row = conn.execute(update(API_KEY).where(is_key).values(values).returning(*_SHOWN)).mappings().one()
-    if values.get("max_tokens_per_day"):
+    if any(values.get(name) for name in budgets.DAILY):
         budgets.begin(conn, (budgets.KEY, key_id))
     budgets.forget()
     forget()

@@ -1,4 +1,4 @@
-"""Limits of a deployment: concurrent runs, hosts, run timeout, memory, token budgets; and its pool."""
+"""Limits of a deployment: concurrent runs, hosts, run timeout, memory, budgets; and its pool."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ RECORD = Record(
         "hosts_per_runner": RecordField(COUNT_OR_NULL),
         "run_timeout_seconds": RecordField({"type": ["number", "null"], "minimum": 0}),
         "memory_mb": RecordField(COUNT_OR_NULL),
-        "max_tokens_per_day": RecordField(COUNT_OR_NULL),
-        "max_run_tokens": RecordField(COUNT_OR_NULL),
+        **budgets.FIELDS,
     },
 )
 NAMES = RECORD.columns
@@ -34,13 +33,13 @@ _MOVE_WAITING = statement("deployments.move_waiting")
 
 
 def change(conn: Connection, deployment_id: UUID, changes: Mapping[str, Any]) -> None:
-    """Set the limits that are not None; 0 removes a limit."""
+    """Set the limits that are not None; 0 and an empty text remove one."""
     values = {name: changes[name] or None for name in NAMES if changes.get(name) is not None}
     if values:
         is_deployment = DEPLOYMENT.c.id == deployment_id
         conn.execute(update(DEPLOYMENT).where(is_deployment).values(**values, updated_at=func.now()))
-    if values.get("max_tokens_per_day"):
-        budgets.begin(conn, (budgets.DEPLOYMENT, str(deployment_id)))
+    if any(values.get(name) for name in budgets.DAILY):
+        budgets.begin(conn, (budgets.DEPLOYMENT, str(deployment_id)), deployment_id)
     budgets.forget()
 
 

@@ -1,130 +1,324 @@
-"""Budgets: how many tokens the runs of a deployment or key may use within a day (UTC), and each run.
+"""Budgets: what the runs of a deployment, key, user or thread may use within a day (UTC), and each run.
 
-Runners add the tokens that runs report after each model call to one row per budget and day. Only deployments and keys
-with a budget have such a row. It starts with the day's sum from the figures.
+A limit counts tokens or US dollars. Runners add what runs report after each model call to one row per account and day,
+in one statement for all accounts of the run. The statement also records the shares of a limit that are reached, with
+their webhooks. Only accounts with a limit for the day have such a row. That of a deployment or key starts with the day's
+sum from the figures.
 
-A budget can be exceeded by the model calls that were in progress when it was reached (one, or a step's, per running
-run) and by the first calls of runs that start within the next second.
+Before a run is created and before it begins, the rows of its accounts are read. A budget can be exceeded by the model
+calls that were in progress when it was reached: one, or a step's, per running run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from shared.errors import TooMany
-from shared.infra.postgres import Driver, database_time
+from shared.figures import usage
+from shared.infra.arrays import texts
+from shared.infra.postgres import Row, database_time
+from shared.records import COUNT_OR_NULL, TEXT_OR_NULL, JsonSchema, RecordField, one_line
 from shared.sql import Conn, statement
 
-DEPLOYMENT, KEY = "deployment", "key"
-NAMES = ("max_tokens_per_day", "max_run_tokens")
-KNOWN_SECONDS = 1.0  # how long the set of used-up budgets is cached
-KEPT_DAYS = 2
+DEPLOYMENT, KEY, USER, THREAD = "deployment", "key", "user", "thread"
+TOKENS, COST = "tokens", "cost"
+# Limits of a day, with the kind of account that each counts for (None: the deployment or key that has it).
+DAILY: Mapping[str, tuple[str | None, str]] = {
+    "max_tokens_per_day": (None, TOKENS),
+    "max_cost_per_day": (None, COST),
+    "max_user_tokens_per_day": (USER, TOKENS),
+    "max_user_cost_per_day": (USER, COST),
+    "max_thread_tokens_per_day": (THREAD, TOKENS),
+    "max_thread_cost_per_day": (THREAD, COST),
+}
+OF_EACH_RUN: Mapping[str, str] = {"max_run_tokens": TOKENS, "max_run_cost": COST}
+WEBHOOK = "budget_webhook"
+NAMES_OF_KEY = ("max_tokens_per_day", "max_run_tokens", "max_cost_per_day", "max_run_cost", WEBHOOK)
+NAMES = (*NAMES_OF_KEY[:-1], *list(DAILY)[2:], WEBHOOK)
+AMOUNTS = {TOKENS: "{} tokens", COST: "${}"}
 
-Account = tuple[str, str]  # DEPLOYMENT or KEY, and its id
+
+def _amount(name: str) -> Callable[[Row], float | None]:
+    return lambda row: None if row[name] is None else float(row[name])
+
+
+AMOUNT_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
+FIELDS = {
+    name: RecordField(AMOUNT_OR_NULL, value=_amount(name))
+    if "cost" in name
+    else RecordField(TEXT_OR_NULL if name == WEBHOOK else COUNT_OR_NULL)
+    for name in NAMES
+}
+MAX_COST = 10**8  # with six decimals exact as a JSON number
+COST_DECIMALS = 6
+KNOWN_SECONDS = 1.0  # how long the set of budgets is cached
+KEPT_DAYS = 2
+MAX_MODEL = 200
+
+Account = tuple[str, str]  # a kind, and the id of this account
 
 _BUDGETS = statement("figures.budgets")
-_SPEND = statement("figures.spend")
-_SPEND_FIRST = statement("figures.spend_first")
-_BEGIN = statement("figures.begin_budget")
+_SPENT = statement("figures.spent")
+_SPEND = statement("figures.spend", tokens="s.tokens + excluded.tokens", cost="s.cost + excluded.cost")
+_BEGIN = statement(
+    "figures.spend",
+    tokens="greatest(s.tokens, excluded.tokens)",
+    cost="greatest(s.cost, excluded.cost)",
+)
+_USED_TODAY = statement("figures.used_today")
 _REMOVE_SPENT = statement("figures.remove_spent")
+_REMOVE_ALERTS = statement("figures.remove_alerts")
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """The budget of a deployment or key, and the tokens its runs have used today."""
+class Subject:
+    """A run as budgets see it: the accounts that it counts for."""
 
-    max_tokens_per_day: int | None
-    max_run_tokens: int | None
-    spent: int
+    deployment_id: UUID
+    key_id: str
+    thread_id: UUID
+    user: str | None  # None: no user of the deployment's own authorization
 
-    @property
-    def is_used_up(self) -> bool:
-        return self.max_tokens_per_day is not None and self.spent >= self.max_tokens_per_day
+    def account(self, kind: str) -> Account | None:
+        """Return the run's account of this kind; None if it has none."""
+        if kind == USER:
+            return None if self.user is None else (USER, f"{self.deployment_id}:{self.user}")
+        ids = {
+            DEPLOYMENT: str(self.deployment_id),
+            KEY: self.key_id,
+            THREAD: f"{self.deployment_id}:{self.thread_id}",
+        }
+        return kind, ids[kind]
 
 
-def listed(conn: Conn) -> dict[Account, Budget]:
-    """Return the budgets of all deployments and keys that have one."""
-    return {
-        (row["kind"], row["id"]): Budget(row["max_tokens_per_day"], row["max_run_tokens"], row["spent"])
-        for row in _BUDGETS.rows(conn)
-    }
-
-
-def spend(conn: Driver, account: Account, count: int) -> int:
-    """Add tokens to today's sum of an account and return the new sum."""
+def id_of(account: Account) -> str:
+    """Return the id of an account as users know it: a user or thread without its deployment."""
     kind, id = account
-    row = _SPEND.row(conn, kind=kind, id=id, tokens=count) or _SPEND_FIRST.row(
-        conn, kind=kind, id=id, tokens=count
-    )
-    assert row is not None
-    return row["tokens"]
+    return id.partition(":")[2] if kind in (USER, THREAD) else id
 
 
-def begin(conn: Conn, account: Account) -> None:
-    """Start to count for a new budget, from the figures' sum of the day or the counted sum, whichever is greater."""
-    kind, id = account
-    _BEGIN.count(conn, kind=kind, id=id)
-    forget()
+class Spent(NamedTuple):
+    """What an account has used today, and when the next day begins."""
+
+    tokens: int
+    cost: Decimal
+    resets_at: datetime
+
+    def of(self, unit: str) -> Decimal:
+        return self.cost if unit == COST else Decimal(self.tokens)
 
 
-def exceeded(account: Account, most: int) -> str:
-    """Return the error text for a used-up daily budget, with the time when runs may continue."""
-    return (
-        f"The {_named(account)} has used its budget of {most} tokens a day (max_tokens_per_day): it may run again"
-        f" from {_tomorrow().isoformat()}."
-    )
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit of an account for a day, or of each run."""
 
+    account: Account
+    name: str
+    unit: str
+    most: Decimal
+    webhook: str | None
 
-def exceeded_by_run(account: Account, most: int, used: int) -> str:
-    """Return the error text for a run that used more tokens than its limit."""
-    return f"the run used {used} tokens: the {_named(account)} allows {most} per run (max_run_tokens)"
+    def exceeded(self, spent: Spent) -> str:
+        """Return the error text for a used-up limit of a day, with the time when runs may continue."""
+        return (
+            f"The {_named(self.account)} has used its budget of {self._amount(self.most)} a day ({self.name}): it may"
+            f" run again from {spent.resets_at.isoformat()}. Used: {self._amount(spent.of(self.unit))}."
+        )
+
+    def exceeded_by_run(self, used: Decimal) -> str:
+        """Return the error text for a run that used more than its limit."""
+        return (
+            f"the run used {self._amount(used)}: the {_named(self.account)} allows {self._amount(self.most)} per run"
+            f" ({self.name})"
+        )
+
+    def _amount(self, number: Decimal) -> str:
+        return AMOUNTS[self.unit].format(f"{number:f}")
 
 
 def _named(account: Account) -> str:
-    return "deployment" if account[0] == DEPLOYMENT else f"API key {account[1]}"
+    kind, id = account
+    return f"API key {id}" if kind == KEY else kind
 
 
-def _tomorrow() -> datetime:
-    return database_time().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+class Budgets:
+    """The limits of all deployments and keys that have one."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._rows = {(row["kind"], row["id"]): row for row in rows}
+
+    @classmethod
+    def read(cls, conn: Conn) -> Budgets:
+        return cls(_BUDGETS.rows(conn))
+
+    def daily(self, subject: Subject) -> list[Limit]:
+        """Return the limits of a day that a run counts for."""
+        return [
+            Limit(account, name, unit, Decimal(row[name]), row[WEBHOOK])
+            for owner, row in self._of(subject)
+            for name, (kind, unit) in DAILY.items()
+            if row[name] is not None and (account := subject.account(kind) if kind else owner) is not None
+        ]
+
+    def of_run(self, subject: Subject) -> list[Limit]:
+        """Return the limits of each run that apply to a run."""
+        return [
+            Limit(owner, name, unit, Decimal(row[name]), row[WEBHOOK])
+            for owner, row in self._of(subject)
+            for name, unit in OF_EACH_RUN.items()
+            if row[name] is not None
+        ]
+
+    def own(self, account: Account) -> list[Limit]:
+        """Return the limits of a day of a deployment or key, without those of its users and threads."""
+        row = self._rows.get(account, {})
+        return [
+            Limit(account, name, unit, Decimal(row[name]), row[WEBHOOK])
+            for name, (kind, unit) in DAILY.items()
+            if kind is None and row.get(name) is not None
+        ]
+
+    def _of(self, subject: Subject) -> list[tuple[Account, Mapping[str, Any]]]:
+        owners = (subject.account(DEPLOYMENT), subject.account(KEY)) if self._rows else ()
+        return [(owner, self._rows[owner]) for owner in owners if owner in self._rows]
 
 
-_used_up: dict[Account, int] = {}  # used-up accounts at the last lookup, with their daily limits
-_looked_up_at = float("-inf")
+def spent_today(conn: Conn, limits: Iterable[Limit]) -> dict[Account, Spent]:
+    """Return what the accounts of limits have used today, live runs included."""
+    return _by_account(_SPENT.rows(conn, **_accounts(limits)))
 
 
-def require(conn: Conn, deployment_id: UUID, key_id: str) -> None:
-    """Raise TooMany, with the seconds until the next day, if a daily budget of the deployment or key is used up."""
-    global _used_up, _looked_up_at
-    if time.monotonic() - _looked_up_at > KNOWN_SECONDS:
-        _used_up = {
-            account: budget.max_tokens_per_day or 0
-            for account, budget in listed(conn).items()
-            if budget.is_used_up
-        }
-        _looked_up_at = time.monotonic()
-    for account in accounts(deployment_id, key_id):
-        if account in _used_up:
-            seconds = int((_tomorrow() - database_time()).total_seconds()) + 1
-            raise TooMany(exceeded(account, _used_up[account]), retry_after_seconds=seconds)
+def used_up(limits: Iterable[Limit], spent: Mapping[Account, Spent]) -> Limit | None:
+    """Return the first limit that is reached, so that no run may begin."""
+    return next((one for one in limits if spent[one.account].of(one.unit) >= one.most), None)
+
+
+def passed(limits: Iterable[Limit], spent: Mapping[Account, Spent]) -> Limit | None:
+    """Return the first limit that is exceeded, so that running runs must stop."""
+    return next((one for one in limits if spent[one.account].of(one.unit) > one.most), None)
+
+
+def spend(
+    conn: Conn,
+    limits: Sequence[Limit],
+    tokens: int,
+    cost: Decimal,
+    *,
+    deployment_id: UUID,
+    run_id: UUID | None = None,
+    unpriced: Sequence[str] = (),
+) -> dict[Account, Spent]:
+    """Add tokens and cost to today's sums of the accounts of limits. Returns the new sums.
+
+    Shares of a limit that are reached for the first time are reported at the deployment; so are models without a price,
+    if one of the limits is a cost.
+    """
+    return _count(_SPEND, conn, limits, tokens, cost, deployment_id, run_id, unpriced)
+
+
+def begin(conn: Conn, account: Account, deployment_id: UUID | None = None) -> None:
+    """Start to count for the new limits of a deployment or key.
+
+    The count starts from the figures' sum of the day or the counted sum, whichever is greater. A share of the limit that
+    has been reached is reported at the deployment, or with the next model call of a key.
+    """
+    limits = Budgets.read(conn).own(account)
+    if limits:
+        kind, id = account
+        used = {row["model"]: row for row in _USED_TODAY.rows(conn, kind=kind, id=id)}
+        tokens = sum(row["input_tokens"] + row["output_tokens"] for row in used.values())
+        cost, unpriced = usage.exact_cost(used)
+        _count(_BEGIN, conn, limits, tokens, cost, deployment_id, None, unpriced)
+    forget()
+
+
+def _count(
+    counting: Any,
+    conn: Conn,
+    limits: Sequence[Limit],
+    tokens: int,
+    cost: Decimal,
+    deployment_id: UUID | None,
+    run_id: UUID | None,
+    unpriced: Sequence[str],
+) -> dict[Account, Spent]:
+    reported = limits if deployment_id is not None else ()
+    costs = [one for one in reported if one.unit == COST]
+    rows = counting.rows(
+        conn,
+        **_accounts(limits),
+        tokens=tokens,
+        cost=str(cost),
+        deployment_id=deployment_id,
+        run_id=run_id,
+        limit_kinds=texts([one.account[0] for one in reported]),
+        limit_ids=texts([one.account[1] for one in reported]),
+        names=texts([one.name for one in reported]),
+        units=texts([one.unit for one in reported]),
+        mosts=texts([str(one.most) for one in reported]),
+        urls=texts([one.webhook for one in reported]),
+        unpriced=texts(sorted({one_line(model)[:MAX_MODEL] for model in unpriced}) if costs else []),
+        unpriced_url=next((one.webhook for one in costs if one.webhook), None),
+    )
+    return _by_account(rows)
+
+
+def _accounts(limits: Iterable[Limit]) -> dict[str, Any]:
+    accounts = sorted({one.account for one in limits})
+    return {"kinds": texts([kind for kind, _ in accounts]), "ids": texts([id for _, id in accounts])}
+
+
+def _by_account(rows: Iterable[Mapping[str, Any]]) -> dict[Account, Spent]:
+    return {(row["kind"], row["id"]): Spent(row["tokens"], row["cost"], row["resets_at"]) for row in rows}
+
+
+_known = Budgets()
+_read_at = float("-inf")
+
+
+def require(conn: Conn, subject: Subject) -> None:
+    """Raise TooMany, with the seconds until the next day, if a limit of the day is used up.
+
+    A run without a limit costs no query but the reading of all limits once in KNOWN_SECONDS. The limits are read again
+    before a run is refused, because they may have been raised for it.
+    """
+    reached = _reached(conn, subject)
+    if reached is None:
+        return
+    forget()
+    reached = _reached(conn, subject)
+    if reached is not None:
+        limit, spent = reached
+        seconds = max((spent.resets_at - database_time()).total_seconds(), 0)
+        raise TooMany(limit.exceeded(spent), retry_after_seconds=int(seconds) + 1)
+
+
+def _reached(conn: Conn, subject: Subject) -> tuple[Limit, Spent] | None:
+    global _known, _read_at
+    if time.monotonic() - _read_at > KNOWN_SECONDS:
+        _known, _read_at = Budgets.read(conn), time.monotonic()
+    limits = _known.daily(subject)
+    if not limits:
+        return None
+    spent = spent_today(conn, limits)
+    limit = used_up(limits, spent)
+    return None if limit is None else (limit, spent[limit.account])
 
 
 def forget() -> None:
-    """Invalidate the cache of used-up budgets."""
-    global _looked_up_at
-    _looked_up_at = float("-inf")
-
-
-def accounts(deployment_id: UUID, key_id: str) -> Sequence[Account]:
-    """Return the accounts whose budgets a run counts for."""
-    return (DEPLOYMENT, str(deployment_id)), (KEY, key_id)
+    """Invalidate the cache of limits."""
+    global _read_at
+    _read_at = float("-inf")
 
 
 def remove_old(conn: Connection) -> int:
-    """Remove the sums of days before yesterday. Returns the number of removed rows."""
-    return _REMOVE_SPENT.count(conn, days=KEPT_DAYS)
+    """Remove the sums and alerts of days before yesterday. Returns the number of removed rows."""
+    return _REMOVE_SPENT.count(conn, days=KEPT_DAYS) + _REMOVE_ALERTS.count(conn, days=KEPT_DAYS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from decimal import Decimal, localcontext
 from typing import Any
 from uuid import UUID
 
@@ -27,9 +29,26 @@ _GROUPED = {"day": "day", "key": "key_id", "deployment": "deployment_id", "sourc
 TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 COUNTS = ("runs", *TOKENS)
 MOST_ROWS = 100_000
+MAX_NAME, DIGEST_LENGTH = 200, 16  # of users, nodes and models
+STUDIO_USER = "StudioUser"  # `kind` in the document of the user of the platform's tools
 MOST_TOKENS = 10**12
+MOST_COST = Decimal(10**15)  # of a run
 
 _USAGE = statement("figures.usage")
+
+
+def user_name(user: Mapping[str, Any] | None) -> str | None:
+    """Return the name under which a user's usage is counted: the identity, with a digest in place of a long end.
+
+    None without a user, and for tools of the platform that act at a deployment.
+    """
+    if user is None or user.get("kind") == STUDIO_USER:
+        return None
+    identity = str(user["identity"])
+    if len(identity) <= MAX_NAME:
+        return identity
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGEST_LENGTH]
+    return f"{identity[: MAX_NAME - DIGEST_LENGTH]}{digest}"
 
 
 def usage(
@@ -108,16 +127,18 @@ def _names(conn: Connection, table: Table, organization_id: UUID) -> dict[Any, s
 
 A_MILLION = 1_000_000
 
-_prices: dict[str, tuple[float, float]] = {}
+EXACT_DIGITS = 60  # more than a count of tokens times a price has
+
+_prices: dict[str, tuple[Decimal, Decimal]] = {}
 
 
 def configure_prices(prices: Prices) -> None:
     """Use these prices from now on."""
     global _prices
-    _prices = {model: (first, second) for model, first, second in prices}
+    _prices = {model: (Decimal(repr(first)), Decimal(repr(second))) for model, first, second in prices}
 
 
-def _prices_of(model: str) -> tuple[float, float] | None:
+def _prices_of(model: str) -> tuple[Decimal, Decimal] | None:
     """Return the prices of a million input and output tokens, by the model's name or the longest matching `prefix*`."""
     if model in _prices:
         return _prices[model]
@@ -126,12 +147,22 @@ def _prices_of(model: str) -> tuple[float, float] | None:
 
 
 def cost(usage: Mapping[str, Any] | None) -> float | None:
-    """Return the total cost of token counts by model. None without usage, or if a model has no price."""
+    """Return the total cost of token counts by model, rounded to six decimals.
+
+    None without usage, or if a model has no price.
+    """
     if not usage or not isinstance(usage, Mapping):
         return None
-    costs = [_cost_of_model(model, counts) for model, counts in usage.items()]
-    known = [each for each in costs if each is not None]
-    return round(sum(known), 6) if len(known) == len(costs) else None
+    total, unpriced = exact_cost(usage)
+    return None if unpriced else float(round(total, 6))
+
+
+def exact_cost(usage: Mapping[str, Any]) -> tuple[Decimal, list[str]]:
+    """Return the exact cost of token counts by model, and the models without a price, which count as 0."""
+    costs = {model: _cost_of_model(model, counts) for model, counts in usage.items()}
+    with localcontext(prec=EXACT_DIGITS):
+        total = sum((each for each in costs.values() if each is not None), Decimal(0))
+    return min(total, MOST_COST), [model for model, each in costs.items() if each is None]
 
 
 def total_tokens(usage: Mapping[str, Any] | None) -> int:
@@ -140,12 +171,16 @@ def total_tokens(usage: Mapping[str, Any] | None) -> int:
     return sum(int(_number(each.get("total_tokens"))) for each in counts if isinstance(each, Mapping))
 
 
-def _cost_of_model(model: str, counts: Any) -> float | None:
+def _cost_of_model(model: str, counts: Any) -> Decimal | None:
     prices = _prices_of(model)
     if prices is None or not isinstance(counts, Mapping):
         return None
     used = (_number(counts.get("input_tokens")), _number(counts.get("output_tokens")))
-    return sum(tokens * price for tokens, price in zip(used, prices, strict=True)) / A_MILLION
+    with localcontext(prec=EXACT_DIGITS):
+        return (
+            sum((Decimal(tokens) * price for tokens, price in zip(used, prices, strict=True)), Decimal(0))
+            / A_MILLION
+        )
 
 
 def _number(value: Any) -> float:

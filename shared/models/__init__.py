@@ -19,7 +19,15 @@ from shared.models.deployments import (
     SECRET,
     UPLOAD,
 )
-from shared.models.figures import BUILD_FIGURE, DAILY_USAGE, ENDED_RUN, FIGURE, SPENT_TOKENS
+from shared.models.figures import (
+    BUDGET_ALERT,
+    BUILD_FIGURE,
+    DAILY_DETAIL,
+    DAILY_USAGE,
+    ENDED_RUN,
+    FIGURE,
+    SPENT_TOKENS,
+)
 from shared.models.organizations import (
     ACCOUNT,
     API_KEY,

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Date,
     Double,
@@ -13,13 +14,14 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    Numeric,
     Table,
     Text,
     Uuid,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.models.base import EMPTY, METADATA, NOW, TIME, column
+from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key
 
 
 def _organization_key() -> Column[Any]:
@@ -46,6 +48,8 @@ ENDED_RUN = Table(
     column("duration_seconds", Double, nullable=True),
     column("first_token_seconds", Double, nullable=True),
     column("usage", JSONB(none_as_null=True), nullable=True),
+    column("user_name", Text, nullable=True),
+    column("node_usage", JSONB(none_as_null=True), nullable=True),  # usage by node
 )
 
 
@@ -95,14 +99,47 @@ DAILY_USAGE = Table(
 )
 
 
-# Tokens used on a day by the runs of a deployment or key with a budget, including live runs.
+# Tokens of a user or node of a deployment, by model and day. Upkeep stores up to MOST_NAMES users and nodes of a day by
+# name (shared/figures/folding.py); `is_rest` marks the sum of the others. Rows with an empty model count the runs.
+DAILY_DETAIL = Table(
+    "daily_detail",
+    METADATA,
+    deployment_key(primary=True),
+    column("day", Date, primary_key=True),
+    column("kind", Text, primary_key=True),  # user or node
+    column("is_rest", Boolean, primary_key=True),
+    column("name", Text, primary_key=True),  # empty: runs without a user, calls outside of nodes
+    column("model", Text, primary_key=True),
+    column("runs", BigInteger, server_default="0"),
+    column("input_tokens", BigInteger, server_default="0"),
+    column("output_tokens", BigInteger, server_default="0"),
+    column("total_tokens", BigInteger, server_default="0"),
+    Index("ix_daily_detail_day", "day"),
+)
+
+
+# What the runs of an account with a budget have used on a day, including live runs: tokens, and cost in US dollars.
 SPENT_TOKENS = Table(
     "spent_tokens",
     METADATA,
-    column("kind", Text, primary_key=True),  # deployment or key
-    column("id", Text, primary_key=True),
+    column("kind", Text, primary_key=True),  # deployment, key, user or thread
+    column("id", Text, primary_key=True),  # of a user or thread: the deployment's id, `:`, and its name or id
     column("day", Date, primary_key=True),
     column("tokens", BigInteger),
+    column("cost", Numeric, server_default="0"),
+)
+
+
+# A share of a limit that an account has reached on a day, or (percent 0) a model without a price that it has called.
+BUDGET_ALERT = Table(
+    "budget_alert",
+    METADATA,
+    column("kind", Text, primary_key=True),
+    column("id", Text, primary_key=True),
+    column("day", Date, primary_key=True),
+    column("name", Text, primary_key=True),  # of the limit or the model
+    column("most", Numeric, primary_key=True),  # the limit: another one has alerts of its own
+    column("percent", Integer, primary_key=True, autoincrement=False),
 )
 
 

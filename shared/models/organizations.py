@@ -13,6 +13,7 @@ from sqlalchemy import (
     Identity,
     Index,
     LargeBinary,
+    Numeric,
     String,
     Table,
     Text,
@@ -52,6 +53,9 @@ API_KEY = Table(
     column("max_concurrent_runs", BigInteger, nullable=True),
     column("max_tokens_per_day", BigInteger, nullable=True),
     column("max_run_tokens", BigInteger, nullable=True),
+    column("max_cost_per_day", Numeric, nullable=True),
+    column("max_run_cost", Numeric, nullable=True),
+    column("budget_webhook", Text, nullable=True),
     Index("ix_api_key_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
 )
 

@@ -154,6 +154,9 @@ RUN = Table(
     column("temporary", Boolean, server_default="false"),
     column("pool", Text),
     column("key_id", Text, server_default=""),  # the API key of its creator, or empty
+    column(
+        "user_name", Text, nullable=True
+    ),  # the user of the deployment's own auth: see shared/figures/usage.py
     # number of ancestor runs, each of which created the next: see shared/runs/nesting.py
     column("depth", BigInteger, server_default="0"),
     column("error", JSON(none_as_null=True), nullable=True),
@@ -277,9 +280,9 @@ WEBHOOK_DELIVERY = Table(
     METADATA,
     column("delivery_id", Uuid, primary_key=True),
     deployment_key(),
-    column("run_id", Uuid),
+    column("run_id", Uuid, nullable=True),  # NULL: it reports a budget
     column("url", Text),
-    column("status", Text),  # the run's status, or `rollback`
+    column("status", Text),  # the run's status, `rollback`, or the type of another event
     column("run", JSON),  # a copy of the run's row at its end, because the row may be deleted
     column("values", JSON(none_as_null=True), nullable=True),
     column("error", JSON(none_as_null=True), nullable=True),

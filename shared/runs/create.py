@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from shared import assistants
 from shared.errors import Conflict, NotFound, TooMany
-from shared.figures import budgets
+from shared.figures import budgets, usage
 from shared.infra.postgres import Driver, Row, dumps, in_transaction
 from shared.models import ThreadStatus
 from shared.runs import cancel, configurable, drafts
@@ -28,8 +28,8 @@ from shared.user_code import filters
 
 # Columns that store their parameter unchanged.
 PLAIN = (
-    "run_id", "assistant_id", "revision_id", "graph_id", "multitask_strategy", "temporary", "pool", "key_id", "depth",
-    "webhook",
+    "run_id", "assistant_id", "revision_id", "graph_id", "multitask_strategy", "temporary", "pool", "key_id", "user_name",
+    "depth", "webhook",
 )  # fmt: skip
 _ON_EXISTING_THREAD, _RESUMING_THREAD, _WITH_NEW_THREAD = (
     statement(
@@ -97,7 +97,8 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
     request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
     deployment_id, max_pending = creator.deployment.id, creator.max_pending_per_thread
     _require_visible(conn, deployment_id, draft)
-    budgets.require(conn, deployment_id, creator.key_id)
+    user_name = usage.user_name(draft.identity.langgraph_auth_user)
+    budgets.require(conn, budgets.Subject(deployment_id, creator.key_id, thread_id, user_name))
     displaced: Sequence[Displaced] = ()
     if not draft.is_stateless and depends_on_thread(request):
         displaced = _displace(in_transaction(conn), deployment_id, thread_id, request)
@@ -120,6 +121,7 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
         "temporary": draft.is_temporary,
         "pool": assistant.pool,
         "key_id": creator.key_id,
+        "user_name": user_name,
         "depth": depth,
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,

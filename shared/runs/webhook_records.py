@@ -19,6 +19,7 @@ from shared.records import (
     COUNT,
     COUNT_OR_NULL,
     ID,
+    ID_OR_NULL,
     TEXT,
     TEXT_OR_NULL,
     TIME,
@@ -27,7 +28,7 @@ from shared.records import (
     RecordField,
     one_of,
 )
-from shared.runs.webhooks import QuestionEvent
+from shared.runs.webhooks import BudgetEvent, QuestionEvent
 from shared.sql import pages, statement
 from shared.user_code import filters
 from shared.user_code.filters import Filter
@@ -52,9 +53,9 @@ RECORD = Record(
     "WebhookDelivery",
     {
         "delivery_id": RecordField(ID),
-        "run_id": RecordField(ID),
-        "thread_id": RecordField(ID),
-        "type": RecordField(one_of(RUN_ENDED, *QuestionEvent)),
+        "run_id": RecordField(ID_OR_NULL),
+        "thread_id": RecordField(ID_OR_NULL),
+        "type": RecordField(one_of(RUN_ENDED, *QuestionEvent, *BudgetEvent)),
         "url": RecordField(TEXT, value=lambda row: _shown_url(row["url"])),
         "status": RecordField(one_of(*DeliveryStatus)),
         "attempts": RecordField(COUNT),
@@ -67,7 +68,7 @@ RECORD = Record(
     table="w",
     expressions={
         "thread_id": THREAD_ID,
-        "type": f"CASE WHEN w.status LIKE 'question.%' THEN w.status ELSE '{RUN_ENDED}' END",
+        "type": f"CASE WHEN w.status LIKE ANY('{{question.%,budget.%}}') THEN w.status ELSE '{RUN_ENDED}' END",
         "status": "delivery_status(w.ended_at, w.failure)",
         "attempts": "w.attempt",
         "error": "w.failure",
@@ -119,7 +120,7 @@ def _shown_url(url: str) -> str:
 
 
 def thread_of(conn: Connection, deployment_id: UUID, delivery_id: UUID) -> UUID | None:
-    """Return the thread id of a delivery's run, or None if the delivery does not exist."""
+    """Return the thread id of a delivery's run, or None if it has none or does not exist."""
     query = text(
         "SELECT thread_of_delivery(run) FROM webhook_delivery WHERE delivery_id = :id AND deployment_id = :of"
     )

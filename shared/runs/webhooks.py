@@ -6,7 +6,7 @@ deliveries with a lease, like runs, and sends them. The receiver's response neve
 `shared/sql/outbox.sql`.
 
 `shared/inbox/notices.py` inserts the deliveries about questions. Their `status` is a `QuestionEvent`, and their `values`
-are the question's record.
+are the question's record. `shared/figures/budgets.py` inserts those about budgets, whose `status` is a `BudgetEvent`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ class QuestionEvent(enum.StrEnum):
     ASKED = "question.asked"
     REMINDER = "question.reminder"
     EXPIRED = "question.expired"
+
+
+class BudgetEvent(enum.StrEnum):
+    """The `type` in the body of a delivery about a budget. `figures.spend` inserts them. Every value begins with `budget.`"""
+
+    REACHED = "budget.reached"  # a share of a limit
+    UNPRICED = "budget.unpriced"  # a model without a price was called, which a budget in dollars counts as 0
 
 
 # Validation of webhook URLs
@@ -180,7 +187,7 @@ class Delivery:
     deployment_id: UUID
     deployment_name: str
     revision_id: UUID | None  # the active revision: its environment variables contain the secret
-    run_id: UUID
+    run_id: UUID | None  # None: it is about a budget
     url: str
     status: str
     run: dict[str, Any]
@@ -192,6 +199,10 @@ class Delivery:
     @property
     def is_of_question(self) -> bool:
         return self.status in set(QuestionEvent)
+
+    @property
+    def is_of_budget(self) -> bool:
+        return self.status in set(BudgetEvent)
 
 
 def claim(conn: Connection, *, owner: str, limit: int) -> list[Delivery]:

@@ -56,19 +56,6 @@ CROSS JOIN LATERAL (
     SELECT '' AS model, 0 AS input_tokens, 0 AS output_tokens, 0 AS total_tokens
     UNION ALL SELECT * FROM tokens_by_model(e.usage)) AS m;
 
--- install: tokens_today
--- The tokens that the runs of a deployment or key have used today by the figures, folded and not.
-CREATE OR REPLACE FUNCTION tokens_today(of_kind text, of_id text) RETURNS numeric LANGUAGE sql STABLE AS $$
-    SELECT coalesce(sum(used.tokens), 0) FROM (
-        SELECT deployment_id, key_id, input_tokens + output_tokens AS tokens FROM figure
-        WHERE step_seconds = 86400 AND at = date_trunc('day', now(), 'UTC')
-        UNION ALL
-        SELECT deployment_id, key_id, input_tokens + output_tokens FROM ended_run_usage
-        WHERE day = utc_date(now()) AND key_id <> replay_key()
-    ) AS used
-    WHERE CASE of_kind WHEN 'deployment' THEN CAST(used.deployment_id AS text) ELSE used.key_id END = of_id
-$$;
-
 -- install: histogram_bucket
 -- The bucket of a number of seconds; NULL for NULL. See the histograms in shared/figures/reading.py.
 CREATE OR REPLACE FUNCTION histogram_bucket(seconds float8) RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -338,31 +325,88 @@ FROM (
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT :limit
 
 -- name: budgets
--- The deployments and keys with a budget, and the tokens that their runs have used today. Benches are among them: the
--- bound of a replay stops a case that exceeds it.
-SELECT b.*, coalesce(s.tokens, 0) AS spent FROM (
-    SELECT 'deployment' AS kind, CAST(id AS text) AS id, max_tokens_per_day, max_run_tokens FROM deployment
-    WHERE deleted_at IS NULL
+-- The deployments and keys with a budget. Benches are among them: the bound of a replay stops a case that exceeds it.
+SELECT b.* FROM (
+    SELECT 'deployment' AS kind, CAST(id AS text) AS id, budget_webhook, max_tokens_per_day, max_run_tokens,
+        max_cost_per_day, max_run_cost, max_user_tokens_per_day, max_user_cost_per_day, max_thread_tokens_per_day,
+        max_thread_cost_per_day
+    FROM deployment WHERE deleted_at IS NULL
     UNION ALL
-    SELECT 'key', id, max_tokens_per_day, max_run_tokens FROM api_key
-) AS b LEFT JOIN spent_tokens s ON s.kind = b.kind AND s.id = b.id AND s.day = utc_date(now())
-WHERE b.max_tokens_per_day IS NOT NULL OR b.max_run_tokens IS NOT NULL
+    SELECT 'key', id, budget_webhook, max_tokens_per_day, max_run_tokens, max_cost_per_day, max_run_cost,
+        NULL, NULL, NULL, NULL
+    FROM api_key
+) AS b
+WHERE num_nonnulls(max_tokens_per_day, max_run_tokens, max_cost_per_day, max_run_cost, max_user_tokens_per_day,
+    max_user_cost_per_day, max_thread_tokens_per_day, max_thread_cost_per_day) > 0
+
+-- name: spent
+-- What accounts have used today, and when the next day begins.
+SELECT a.kind, a.id, coalesce(s.tokens, 0) AS tokens, coalesce(s.cost, 0) AS cost,
+    CAST(utc_date(now()) + 1 AS timestamp) AT TIME ZONE 'UTC' AS resets_at
+FROM unnest(:kinds, :ids) AS a (kind, id)
+LEFT JOIN spent_tokens s ON s.kind = a.kind AND s.id = a.id AND s.day = utc_date(now())
 
 -- name: spend
-UPDATE spent_tokens SET tokens = tokens + :tokens WHERE kind = :kind AND id = :id AND day = utc_date(now())
-RETURNING tokens
+-- Counts tokens and cost for the accounts of a run, in the order of their keys, so that two runs cannot deadlock. Records the
+-- shares of limits that are reached and the models without a price, each once a day, with their webhooks and log lines.
+-- Everything is one statement, because the connection may be in autocommit mode.
+WITH account AS (
+    SELECT * FROM unnest(:kinds, :ids) AS a (kind, id)
+), counted AS (
+    INSERT INTO spent_tokens AS s (kind, id, day, tokens, cost)
+    SELECT kind, id, utc_date(now()), :tokens, CAST(:cost AS numeric) FROM account ORDER BY kind, id
+    ON CONFLICT (kind, id, day) DO UPDATE SET tokens = {tokens}, cost = {cost}
+    RETURNING s.kind, s.id, s.day, s.tokens, s.cost
+), alert AS (
+    INSERT INTO budget_alert (kind, id, day, name, most, percent)
+    SELECT c.kind, c.id, c.day, l.name, l.most, share.percent
+    FROM counted c JOIN (
+        SELECT kind, id, name, unit, CAST(most AS numeric) AS most
+        FROM unnest(:limit_kinds, :limit_ids, :names, :units, :mosts) AS l (kind, id, name, unit, most)
+    ) AS l ON l.kind = c.kind AND l.id = c.id
+    CROSS JOIN (VALUES (50), (80), (100)) AS share (percent)
+    WHERE CASE l.unit WHEN 'cost' THEN c.cost ELSE c.tokens END * 100 >= l.most * share.percent
+    UNION ALL
+    SELECT 'deployment', CAST(CAST(:deployment_id AS uuid) AS text), utc_date(now()), model, 0, 0
+    FROM unnest(:unpriced) AS model
+    ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT DO NOTHING
+    RETURNING *
+), told AS (
+    SELECT a.*, l.url, CASE WHEN a.percent = 0 THEN 'budget.unpriced' ELSE 'budget.reached' END AS event,
+        CASE WHEN l.unit = 'cost' THEN c.cost ELSE c.tokens END AS used, l.unit
+    FROM alert a
+    LEFT JOIN unnest(:limit_kinds, :limit_ids, :names, :units, :urls) AS l (kind, id, name, unit, url)
+        ON l.kind = a.kind AND l.id = a.id AND l.name = a.name
+    LEFT JOIN counted c ON c.kind = a.kind AND c.id = a.id
+), logged AS (
+    INSERT INTO log_line (deployment_id, run_id, kind, level, message)
+    SELECT :deployment_id, CAST(:run_id AS uuid), 'deploy', 'WARNING', CASE WHEN percent = 0
+        THEN 'The model ' || name || ' has no price in RUNYARD_MODEL_PRICES: budgets in dollars count it as 0.'
+        ELSE concat(percent, ' % of ', name, ' is used by a ', kind, ': ', trim_scale(used), ' of ', trim_scale(most)) END
+    FROM told ORDER BY name, percent
+), sent AS (
+    INSERT INTO webhook_delivery (delivery_id, deployment_id, url, status, run, values)
+    SELECT gen_random_uuid(), CAST(:deployment_id AS uuid), coalesce(url, CAST(:unpriced_url AS text)), event, '{}', json_build_object(
+        'kind', kind, 'id', id, 'day', day, 'name', name, 'limit', most, 'percent', percent, 'used', used, 'unit', unit)
+    FROM told WHERE CASE percent WHEN 0 THEN CAST(:unpriced_url AS text) ELSE url END IS NOT NULL
+)
+SELECT kind, id, tokens, cost, CAST(day + 1 AS timestamp) AT TIME ZONE 'UTC' AS resets_at FROM counted
 
--- name: spend_first
--- Adds tokens to the sum of a day that has no row yet. It starts with the day's sum from the figures.
-INSERT INTO spent_tokens (kind, id, day, tokens)
-VALUES (:kind, :id, utc_date(now()), :tokens + tokens_today(:kind, :id))
-ON CONFLICT (kind, id, day) DO UPDATE SET tokens = spent_tokens.tokens + :tokens
-RETURNING tokens
-
--- name: begin_budget
--- Starts to count from the figures' sum of the day or the counted sum, whichever is greater.
-INSERT INTO spent_tokens (kind, id, day, tokens) VALUES (:kind, :id, utc_date(now()), tokens_today(:kind, :id))
-ON CONFLICT (kind, id, day) DO UPDATE SET tokens = greatest(spent_tokens.tokens, excluded.tokens)
+-- name: used_today
+-- What the runs of a deployment or key have used today by the figures, folded and not, by model.
+SELECT model, CAST(sum(input_tokens) AS bigint) AS input_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens
+FROM (
+    SELECT deployment_id, key_id, model, input_tokens, output_tokens FROM daily_usage WHERE day = utc_date(now())
+    UNION ALL
+    SELECT deployment_id, key_id, model, input_tokens, output_tokens FROM ended_run_usage WHERE day = utc_date(now())
+) AS used
+WHERE key_id <> replay_key() AND model <> ''
+  AND CASE :kind WHEN 'deployment' THEN CAST(deployment_id AS text) ELSE key_id END = :id
+GROUP BY model
 
 -- name: remove_spent
 DELETE FROM spent_tokens WHERE day < utc_date(now()) - :days
+
+-- name: remove_alerts
+DELETE FROM budget_alert WHERE day < utc_date(now()) - :days

@@ -1,6 +1,8 @@
-"""Token budgets over HTTP: set on deployments and keys, and enforced with 429."""
+"""Budgets over HTTP: set on deployments and keys, and enforced with 429."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -9,7 +11,7 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from shared.figures import budgets
-from shared.infra.postgres import connection, driver
+from shared.infra.postgres import connection
 from tests.contract import rpc
 from tests.contract.conftest import Api, caller
 from tests.contract.statements import execute, scalar
@@ -20,9 +22,12 @@ BUDGETS = {"max_tokens_per_day": 100, "max_run_tokens": 10}
 
 
 def use_up(kind: str, id: object) -> None:
-    with driver() as conn:
-        budgets.spend(conn, (kind, str(id)), 100)
-    budgets.forget()
+    execute(
+        "INSERT INTO spent_tokens (kind, id, day, tokens) VALUES (:kind, :id, utc_date(now()), 100)"
+        " ON CONFLICT (kind, id, day) DO UPDATE SET tokens = 100",
+        kind=kind,
+        id=str(id),
+    )
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def test_a_deployment_and_a_key_have_budgets_until_they_are_taken_away(api: Api,
 
     assert api.client.patch(path, json={"limits": BUDGETS}).json["limits"] == {
         "max_concurrent_runs": None, "hosts_per_runner": None, "run_timeout_seconds": None, "memory_mb": None,
-        **BUDGETS,
+        **dict.fromkeys(budgets.NAMES), **BUDGETS,
     }  # fmt: skip
     assert api.client.get(path).json["limits"]["max_run_tokens"] == 10
     gone = api.client.patch(path, json={"limits": {"max_run_tokens": 0}}).json["limits"]
@@ -94,3 +99,57 @@ def test_a_key_that_has_used_its_budget_is_refused_and_others_are_not(app: Flask
 
     is_refused(theirs.post("/runs", {"assistant_id": "agent"}))
     assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
+
+
+def test_a_budget_that_cannot_be_kept_is_refused_by_its_field(
+    api: Api, client: FlaskClient, subtests: pytest.Subtests
+) -> None:
+    key = client.post("/v2/keys", json={"name": "k", "role": "run"}).json
+    rows: list[tuple[str, Any, str]] = [
+        ("max_cost_per_day", -1, "greater_than_equal"),
+        ("max_cost_per_day", 10**9, "less_than_equal"),
+        ("max_run_cost", 0.0000001, "decimal_max_places"),
+        ("max_run_cost", "1", "float_type"),
+        ("max_run_cost", True, "float_type"),
+        ("max_tokens_per_day", 1.5, "int_type"),
+        ("budget_webhook", "https://10.0.0.1/", "value_error"),
+        ("budget_webhook", "mailto:me@example.com", "value_error"),
+        ("budget_webhook", "a b", "string_pattern_mismatch"),
+    ]
+    for field, value, kind in rows:
+        for path, body, loc in (
+            (f"/v2/keys/{key['id']}", {field: value}, ["body", field]),
+            (f"/v2/deployments/{api.deployment.id}", {"limits": {field: value}}, ["body", "limits", field]),
+        ):
+            with subtests.test(path=path, field=field, value=value):
+                answer = api.client.patch(path, json=body)
+
+                assert answer.status_code == 422, answer.text
+                assert [(one["loc"], one["type"]) for one in answer.json["detail"]] == [(loc, kind)]
+    for value in (b"NaN", b"Infinity", b"1e999"):
+        with subtests.test(value=value):
+            answer = api.client.patch(
+                f"/v2/keys/{key['id']}",
+                data=b'{"max_cost_per_day": %s}' % value,
+                content_type="application/json",
+            )
+            assert answer.status_code in (400, 422), answer.text
+
+
+def test_budgets_in_dollars_are_shown_as_they_were_set(api: Api, client: FlaskClient) -> None:
+    dollars = {
+        "max_cost_per_day": 99_999_999.123456,
+        "max_run_cost": 0.1,
+        "budget_webhook": "https://1.1.1.1/x",
+    }
+    users = {"max_user_cost_per_day": 1, "max_thread_cost_per_day": 0.000001, "max_user_tokens_per_day": 5}
+    made = client.post("/v2/keys", json={"name": "k", "role": "run", **dollars}).json
+    path = f"/v2/deployments/{api.deployment.id}"
+    limits = api.client.patch(path, json={"limits": {**dollars, **users}}).json["limits"]
+
+    assert {name: made[name] for name in dollars} == dollars
+    assert {name: limits[name] for name in (*dollars, *users)} == {**dollars, **users}
+    gone = api.client.patch(path, json={"limits": {"budget_webhook": "", "max_cost_per_day": 0}}).json[
+        "limits"
+    ]
+    assert (gone["budget_webhook"], gone["max_cost_per_day"], gone["max_run_cost"]) == (None, None, 0.1)

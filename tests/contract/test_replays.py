@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -206,9 +207,14 @@ def test_a_bound_stops_the_replay_and_its_runs(
 def test_the_bound_of_tokens_applies_to_each_case_while_it_runs(control: ControlPlane, replays: str) -> None:
     bounded, unbounded = begin(control, replays, max_tokens=10), begin(control, replays)
     with connection() as conn:
-        known = budgets.listed(conn)
-    assert known["deployment", str(bench_of(bounded))].max_run_tokens == 10
-    assert ("deployment", str(bench_of(unbounded))) not in known
+        known = budgets.Budgets.read(conn)
+    limits = [
+        known.of_run(budgets.Subject(bench_of(replay), "", uuid4(), None)) for replay in (bounded, unbounded)
+    ]
+    assert [[(limit.name, limit.most) for limit in of_bench] for of_bench in limits] == [
+        [("max_run_tokens", 10)],
+        [],
+    ]
 
 
 def test_a_cancelled_replay_keeps_its_results_and_starts_no_more_runs(

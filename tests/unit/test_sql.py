@@ -111,7 +111,6 @@ DIGESTS = {
     "tokens_by_model": "7f80a3555902",
     "replay_key": "edd49dd4d027",
     "ended_run_usage": "106e8d36cba2",
-    "tokens_today": "0c802c8c219b",
     "histogram_bucket": "2109b49afb9a",
     "histogram_of": "77dfe14035a8",
     "sum_histograms": "364b95c96339",

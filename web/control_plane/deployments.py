@@ -16,6 +16,7 @@ from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.records import DEPLOYMENT, ENVIRONMENTS, SOURCES
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
+from shared.figures.budgets import WEBHOOK
 from shared.hosts import calls
 from shared.infra.postgres import Row, connection
 from shared.models import DeploymentStatus
@@ -39,6 +40,7 @@ from web.control_plane.sources import (
     SourceRevisionConfig,
     TrafficShare,
     changeable_config,
+    check_webhook,
     refuse_unsupported,
     require_repository,
 )
@@ -170,7 +172,7 @@ def create_deployment(body: dict[str, Any]) -> Response:
         raise Invalid(
             "custom_url is set by this service.", loc=("body", "source_config", "custom_url"), status=400
         )
-    _check_inbox(body, rules={}, name=body.get("name") or "")
+    _check_webhooks(body, rules={}, name=body.get("name") or "")
     with connection() as conn:
         keep = once(conn)
         deployment_id = deployments.create(
@@ -195,15 +197,11 @@ def create_deployment(body: dict[str, Any]) -> Response:
     return answer
 
 
-def _check_inbox(body: dict[str, Any], *, rules: Mapping[str, Any], name: str) -> None:
-    """Raise Invalid if the webhook of `inbox` may not be called by the deployment's rules for webhooks."""
-    url = (body.get("inbox") or {}).get("webhook")
-    if url is None:
-        return
-    try:
-        webhooks.check(url, rules, url_of=partial(webhooks.deployment_url, settings().url, name))
-    except Invalid as error:
-        raise Invalid(error.message, loc=("body", "inbox", "webhook")) from error
+def _check_webhooks(body: dict[str, Any], *, rules: Mapping[str, Any], name: str) -> None:
+    """Raise Invalid if a webhook of `inbox` or `limits` may not be called by the deployment's rules for webhooks."""
+    url_of = partial(webhooks.deployment_url, settings().url, name)
+    for field, webhook in (("inbox", "webhook"), ("limits", WEBHOOK)):
+        check_webhook((body.get(field) or {}).get(webhook), ("body", field, webhook), rules, url_of)
 
 
 def _require_one_name(body: dict[str, Any]) -> None:
@@ -289,11 +287,11 @@ def change_deployment(deployment_id: UUID, body: dict[str, Any]) -> Response:
     those of langgraph.json.
     """
     new_split = [Share(**share) for share in body.get("traffic") or ()]
-    if body.get("inbox"):
+    if body.get("inbox") or (body.get("limits") or {}).get(WEBHOOK):
         with connection() as conn:
             row = deployments.get(conn, caller().organization_id, deployment_id)
             rules = webhooks.rules_of(conn, row["active_revision_id"])
-        _check_inbox(body, rules=rules, name=row["name"])
+        _check_webhooks(body, rules=rules, name=row["name"])
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, deployment_id, body)

@@ -14,9 +14,10 @@ from shared.access.api_keys import OPERATOR, ROLES
 from shared.audit import Action
 from shared.deployments import revision_events
 from shared.errors import Invalid
+from shared.figures.budgets import NAMES_OF_KEY, WEBHOOK
 from shared.infra.postgres import connection, database_time
 from shared.records import BOOLEAN, ID, TEXT, one_of, or_null, record
-from web.control_plane.sources import MAX_TOKENS
+from web.control_plane.sources import KeyBudgets, check_webhook
 from web.gate.audit import record_action
 from web.gate.context import caller, credentials, settings
 from web.gate.idempotency import once
@@ -38,7 +39,7 @@ class OrganizationBody(fields.Schema):
     name = fields.StrictString(pattern=organizations.NAME, required=True)
 
 
-class KeyCreate(fields.Schema):
+class KeyCreate(KeyBudgets):
     example: ClassVar[dict[str, Any]] = {"name": "ci", "role": "deploy"}
 
     name = fields.StrictString(min_length=1, max_length=255, required=True)
@@ -51,11 +52,9 @@ class KeyCreate(fields.Schema):
         metadata={"description": "Not allowed with `expires_at`"},
     )
     max_concurrent_runs = fields.StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
-    max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
-    max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
-class KeyPatch(fields.Schema):
+class KeyPatch(KeyBudgets):
     example: ClassVar[dict[str, Any]] = {"name": "ci"}
 
     name = fields.StrictString(min_length=1, max_length=255, allow_none=True)
@@ -68,8 +67,6 @@ class KeyPatch(fields.Schema):
         metadata={"description": "From now on; 0: the key does not expire. Not allowed with `expires_at`"},
     )
     max_concurrent_runs = fields.StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
-    max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
-    max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
 @bp.operation(
@@ -185,8 +182,10 @@ def create_key(body: dict[str, Any]) -> Response:
     """Create an API key. Its secret, `key`, is returned only once. A key cannot create a key with more rights.
 
     `max_concurrent_runs` limits how many runs of the key run at once. 0 means no limit; if the field is missing, the
-    service's setting applies. `max_tokens_per_day` (UTC) and `max_run_tokens` limit the tokens that these runs use.
+    service's setting applies. Budgets limit what these runs use in a day (UTC), and each of them. `budget_webhook` is
+    called with the deployment of the run that reaches a share of a budget.
     """
+    check_webhook(body.get(WEBHOOK), ("body", WEBHOOK))
     max_runs = body.get("max_concurrent_runs")
     if max_runs is None:
         max_runs = settings().max_concurrent_runs_per_key
@@ -199,8 +198,7 @@ def create_key(body: dict[str, Any]) -> Response:
             role=body["role"],
             expires_at=_expiry(body),
             max_concurrent_runs=max_runs,
-            max_tokens_per_day=body.get("max_tokens_per_day"),
-            max_run_tokens=body.get("max_run_tokens"),
+            **{name: body.get(name) for name in NAMES_OF_KEY},
         )
         row = api_keys.get(conn, caller().organization_id, key_id)
         record_action(conn, Action.KEY_CREATED, row["name"], of_key=key_id, role=row["role"])
@@ -242,12 +240,13 @@ def get_key(key_id: str) -> Response:
 def change_key(key_id: str, body: dict[str, Any]) -> Response:
     """Change a key's name, role, expiry or limits. 0 removes a limit or the expiry.
 
-    Token budgets also apply to running runs, other limits to new runs. Role and expiry take effect within seconds. A
+    Budgets also apply to running runs, other limits to new runs. Role and expiry take effect within seconds. A
     key cannot change its own role or expiry, nor a key whose old or new role is above its own.
     """
     body = {name: value for name, value in body.items() if value is not None}
     if not body:
         raise Invalid("name, role, expires_at, lifetime_days or a limit must be given")
+    check_webhook(body.get(WEBHOOK), ("body", WEBHOOK))
     if "expires_at" in body or "lifetime_days" in body:
         body["expires_at"] = _expiry(body)
         body.pop("lifetime_days", None)

@@ -7,7 +7,9 @@ is built is refused, never ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from marshmallow import ValidationError, post_load, validates_schema
@@ -16,7 +18,9 @@ from shared.deployments import project_rules, secrets, shares, sources
 from shared.deployments.next_revision import REPOSITORY
 from shared.deployments.records import ENVIRONMENTS, SOURCES
 from shared.errors import Invalid
+from shared.figures.budgets import COST_DECIMALS, MAX_COST
 from shared.infra.egress import MAX_URL_LENGTH
+from shared.runs import webhooks
 from web.schemas import fields
 
 UPLOAD = "internal_source"
@@ -156,15 +160,69 @@ class AgentIdentity(fields.Schema):
 MAX_TOKENS = 10**15
 
 
-class Limits(fields.Schema):
+class Tokens(fields.StrictInteger):
+    """A limit of tokens."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(minimum=0, maximum=MAX_TOKENS, **kwargs)
+
+
+class Dollars(fields.StrictNumber):
+    """A limit in US dollars."""
+
+    decimals = fields.Rule(f"must have at most {COST_DECIMALS} decimals", "decimal_max_places")
+
+    def __init__(self, **kwargs: Any) -> None:
+        meaning = {"description": f"US dollars, with at most {COST_DECIMALS} decimals"}
+        super().__init__(minimum=0, maximum=MAX_COST, metadata=meaning, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        dollars = Decimal(repr(super()._deserialize(value, attr, data, **kwargs)))
+        if dollars != round(dollars, COST_DECIMALS):
+            raise ValidationError([self.decimals])
+        return dollars
+
+
+class KeyBudgets(fields.Schema):
+    """Budgets that a deployment and a key have in common. 0, or an empty text, removes one."""
+
+    max_tokens_per_day = Tokens(allow_none=True)
+    max_run_tokens = Tokens(allow_none=True)
+    max_cost_per_day = Dollars(allow_none=True)
+    max_run_cost = Dollars(allow_none=True)
+    budget_webhook = fields.StrictString(
+        pattern=r"\S*",
+        max_length=MAX_URL_LENGTH,
+        allow_none=True,
+        metadata={"description": "URL that is called at 50, 80 and 100 % of each limit of a day"},
+    )
+
+
+def check_webhook(
+    url: str | None,
+    loc: tuple[str, ...],
+    rules: Mapping[str, Any] = MappingProxyType({}),
+    url_of: Callable[[str], str] | None = None,
+) -> None:
+    """Raise Invalid, with the place of the field, if a webhook may not be called. Resolves the host name."""
+    if url:
+        try:
+            webhooks.check(url, rules, url_of=url_of)
+        except Invalid as error:
+            raise Invalid(error.message, loc=loc) from error
+
+
+class Limits(KeyBudgets):
     """Limits of a deployment. 0 means no limit of its own: the settings of the runners apply."""
 
     max_concurrent_runs = fields.StrictInteger(minimum=0, maximum=1_000_000, allow_none=True)
     hosts_per_runner = fields.StrictInteger(minimum=0, maximum=64, allow_none=True)
     run_timeout_seconds = fields.StrictNumber(minimum=0, maximum=MAX_TIMEOUT_SECONDS, allow_none=True)
     memory_mb = Megabytes(allow_none=True)
-    max_tokens_per_day = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
-    max_run_tokens = fields.StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_user_tokens_per_day = Tokens(allow_none=True)
+    max_user_cost_per_day = Dollars(allow_none=True)
+    max_thread_tokens_per_day = Tokens(allow_none=True)
+    max_thread_cost_per_day = Dollars(allow_none=True)
 
 
 class Seconds(fields.StrictNumber):

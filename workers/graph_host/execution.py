@@ -284,8 +284,7 @@ class Execution:
         return loads(self._input) if command is None else command_of(command)
 
     def _report_usage(self, total: int) -> None:
-        by_model = b" " + dumps(self._calls.by_model()) if self._replay is not None else b""
-        self._connection.send(frames.USED, self._id, b"%d%b" % (total, by_model))
+        self._connection.send(frames.USED, self._id, b"%d %b" % (total, dumps(self._calls.by_model())))
 
     def _give_up(self) -> None:
         if not self._is_done:

@@ -43,8 +43,8 @@ Up (host → runner)
                 around it | null, "from", "until": seconds since 1970, …} of a model or tool call that has ended, in a
                 run whose spec has `traced` (`workers/call_spans.py` has the other fields). At the end of a run that
                 had too many calls {"dropped": n}
-    USED        a number in ASCII: the tokens that a run's model calls have reported so far, sent after each call. In a
-                replay, then a space and the sums by model as JSON
+    USED        a number in ASCII, a space and JSON: the tokens that a run's model calls have reported so far, and their
+                sums by model, sent after each call
 """
 
 from __future__ import annotations

@@ -94,10 +94,7 @@ export class Execution {
     this.#request = streamRequest(spec);
     this.#events = new EventWriter(connection, id, this.#request, limits.eventBytes);
     this.#records = this.#makeRecords();
-    const report = (total) => {
-      const byModel = spec.replay ? ` ${JSON.stringify(this.#usage.byModel())}` : "";
-      connection.send(frames.USED, id, `${total}${byModel}`);
-    };
+    const report = (total) => connection.send(frames.USED, id, `${total} ${JSON.stringify(this.#usage.byModel())}`);
     this.#usage = new CallTimes(times, report, this.#records);
     this.#current = { __proto__: null, id, isRun: true, checkpoints: this.#checkpoints, user: configurableOf(spec)[AUTH_USER] };
     if (spec.replay) {

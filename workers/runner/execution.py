@@ -6,15 +6,12 @@ how the attempt ends, the end is committed, and the last event is written.
 Frames flow from the host to the run's log, or to the committer, which stores checkpoints without decoding them. Answers
 flow back. A host that never began the run is replaced by another.
 
-A runner reads all token budgets once per second. A run whose deployment and key have no budget therefore costs no query.
-
 An attempt whose lease is lost is dropped at once, and its later writes are refused (conditions in
 `shared/runs/claims.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -28,11 +25,8 @@ from gevent.event import AsyncResult
 from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
-from shared.figures import budgets, usage
-from shared.figures.budgets import Account, Budget
-from shared.figures.usage import MOST_TOKENS
 from shared.infra import broker
-from shared.infra.postgres import connection, driver, dumps
+from shared.infra.postgres import connection, dumps
 from shared.replays import cases
 from shared.runs import claims, create, end_event, finish
 from shared.runs.backlog import NextRun
@@ -49,6 +43,7 @@ from workers.runner.ending import AttemptTimes, Drop, End, Ending, GiveBack, Hos
 from workers.runner.event_writer import RunLog, Writers
 from workers.runner.host import Host
 from workers.runner.host_pool import AcquireCancelled, HostPool
+from workers.runner.spending import Spending
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +227,7 @@ class Services:
     writers: Writers
     committer: Committer
     deploy_log: DeployLog
-    budgets: Budgets
+    spending: Spending
 
 
 class Lease:
@@ -289,7 +284,7 @@ class HostedRun:
         self._outcome: AsyncResult = AsyncResult()  # HostOutcome or RunyardError, set once for each host
         self._fenced: Fenced | None = None
         self._has_begun = False  # a host has sent a frame of this run
-        self._used = 0  # tokens used so far, as the host reports after each model call
+        self._spending = services.spending.of(run)
 
     def execute(self) -> HostOutcome | RunyardError:
         """Run the graph in a host, and in another one if it never began there.
@@ -299,7 +294,7 @@ class HostedRun:
         """
         deadline = gevent.spawn_later(max(self.run.seconds_left, 0), self.cancel, "timeout", None)
         try:
-            self._stop_over_budget(self._services.budgets.refusal(self.run))
+            self._stop_over_budget(self._spending.refusal())
             frame = self._run_frame()
             for _ in range(MAX_HOSTS):
                 outcome = self._execute_in_host(frame)
@@ -425,9 +420,8 @@ class HostedRun:
             self._trace.call(body)
         elif kind == frames.USED:
             tokens, _, models = body.partition(b" ")
-            self._count_tokens(min(int(tokens), MOST_TOKENS))
-            if models:
-                self._stop_over_budget(_over_cost(self.run, orjson.loads(models)))
+            if self._spending.is_limited:
+                self._count_usage(int(tokens), orjson.loads(models))
         elif kind == frames.DONE:
             self._services.deploy_log.hurry(self.run.run_id)  # stored while the end is being committed
             self._outcome.set(HostOutcome.read(frames.unpack(body), self.times))
@@ -438,13 +432,10 @@ class HostedRun:
     def wait_until_drained(self) -> None:
         self.log.drained.wait()
 
-    def _count_tokens(self, used: int) -> None:
-        """Record that the run has used `used` tokens in total, and stop it if that exceeds a budget."""
-        tokens, self._used = max(used - self._used, 0), max(used, self._used)
-        token_budgets = self._services.budgets
-        self._stop_over_budget(token_budgets.over(self.run, used))
-        if tokens and token_budgets.counts_days_of(self.run):
-            gevent.spawn(lambda: self._stop_over_budget(token_budgets.spend(self.run, tokens)))
+    def _count_usage(self, tokens: int, models: dict[str, Any]) -> None:
+        """Record what the run has used in total, and stop it if that exceeds a budget."""
+        self._stop_over_budget(self._spending.over(tokens, models))
+        gevent.spawn(lambda: self._stop_over_budget(self._spending.count(tokens, models)))
 
     def _stop_over_budget(self, reason: str | None) -> None:
         if reason is not None and not self._outcome.ready():
@@ -495,82 +486,8 @@ class HostedRun:
         self._end(RunyardError(f"a checkpoint cannot be stored: {reason}"))
 
 
-def _over_cost(run: Claimed, models: Mapping[str, Any]) -> str | None:
-    """Return the reason why the case of a replay must stop after this usage by model; None if it may continue."""
-    most, used = (run.kwargs.get("replay") or {}).get("max_cost"), usage.cost(models)
-    if most is None or used is None or used <= most:
-        return None
-    return f"the case cost {used:,.6g}: its replay may cost {most:,.6g} (max_cost)"
-
-
 def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:
     """Return the spec of a traced run: nodes and calls become spans, and the configuration has the trace context."""
     config = spec.get("config") or {}
     configurable = {**(config.get("configurable") or {}), **trace.context.entries}
     return {**spec, "traced": trace.is_sampled, "config": {**config, "configurable": configurable}}
-
-
-class Budgets:
-    """The runner's copy of all token budgets of deployments and keys, and the tokens used of them."""
-
-    def __init__(self) -> None:
-        self._known: dict[Account, Budget] = {}
-
-    def learn(self) -> None:
-        """Read all budgets and the tokens used of them today."""
-        with driver() as conn:
-            self._known = budgets.listed(conn)
-
-    def refusal(self, run: Claimed) -> str | None:
-        """Return the reason why a run must not begin; None if it may.
-
-        Reads the budgets again before it refuses one, because a budget may have been raised for this run.
-        """
-        if self._used_up(run) is None:
-            return None
-        with contextlib.suppress(Unavailable):
-            self.learn()
-        return self._used_up(run)
-
-    def _used_up(self, run: Claimed) -> str | None:
-        for account, budget in self._of(run):
-            if budget.is_used_up and budget.max_tokens_per_day is not None:
-                return budgets.exceeded(account, budget.max_tokens_per_day)
-        return None
-
-    def over(self, run: Claimed, used: int) -> str | None:
-        """Return the reason why a run that has used so many tokens must stop; None if it may continue."""
-        for account, budget in self._of(run):
-            if budget.max_run_tokens is not None and used > budget.max_run_tokens:
-                return budgets.exceeded_by_run(account, budget.max_run_tokens, used)
-        return None
-
-    def counts_days_of(self, run: Claimed) -> bool:
-        """Whether the tokens of this run count towards a daily budget."""
-        return any(budget.max_tokens_per_day is not None for _, budget in self._of(run))
-
-    def spend(self, run: Claimed, tokens: int) -> str | None:
-        """Add the tokens that a run has used to its daily budgets.
-
-        Returns the reason why the run must stop, or None if it may continue. An unreachable database stops no run.
-        """
-        reason = None
-        for account, budget in self._of(run):
-            most = budget.max_tokens_per_day
-            if most is None:
-                continue
-            try:
-                with driver() as conn:
-                    spent = budgets.spend(conn, account, tokens)
-            except Unavailable:
-                continue
-            self._known[account] = Budget(most, budget.max_run_tokens, spent)
-            if spent > most:
-                reason = reason or budgets.exceeded(account, most)
-        return reason
-
-    def _of(self, run: Claimed) -> list[tuple[Account, Budget]]:
-        if not self._known:
-            return []
-        accounts = budgets.accounts(run.deployment_id, run.key_id)
-        return [(account, self._known[account]) for account in accounts if account in self._known]

@@ -39,10 +39,11 @@ from workers.runner.claiming import AT_ONCE, UNNOTIFIED_SECONDS, ClaimedRuns, Cl
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writers
-from workers.runner.execution import Budgets, Execution, Services
+from workers.runner.execution import Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_calls import HostCalls
 from workers.runner.host_pool import HostPool
+from workers.runner.spending import Spending
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Runner:
             Writers(retention_seconds=settings.event_retention_seconds),
             Committer(settings.worker),
             deploy_log,
-            Budgets(),
+            Spending(),
         )
         self.host_calls = HostCalls(settings, hosts)
         self.draining = False  # in order to shut down
@@ -82,7 +83,7 @@ class Runner:
             for step, pause, what in (
                 (self.renew, settings.lease_seconds / 3, "renewing leases"),
                 (self._fence_stale, 1.0, "fencing stale runs"),
-                (self.services.budgets.learn, 1.0, "learning budgets"),
+                (self.services.spending.learn, 1.0, "learning budgets"),
                 (self.claim_unnotified, 1.0, "claiming runs without a notification"),
                 (self._give_back_unanswered, 1.0, "giving back unanswered claims"),
                 (self._hand_over_starved, 1.0, "handing over starved runs"),

@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from gevent.pool import Pool
 from shared.deployments import logs, secrets
 from shared.deployments.logs import Line
 from shared.errors import OutsideFailed, Unavailable
+from shared.figures import budgets
 from shared.infra import egress, trace_context, tracing
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
@@ -31,7 +32,7 @@ from shared.infra.postgres import connection, database_time
 from shared.records import one_line
 from shared.runs import webhooks
 from shared.runs.read import RUN
-from shared.runs.webhooks import TEMPLATE, Delivery, QuestionEvent
+from shared.runs.webhooks import TEMPLATE, BudgetEvent, Delivery, QuestionEvent
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +80,9 @@ class Deliveries:
         try:
             deliver(delivery, self._service_url)
         except Unavailable as error:
-            log.warning("webhook of run %s: tried again later: %s", delivery.run_id, error)
+            log.warning("webhook %s: tried again later: %s", delivery.delivery_id, error)
         except Exception:  # outermost loop: the lease expires and the attempt is repeated
-            log.exception("webhook of run %s: the attempt failed", delivery.run_id)
+            log.exception("webhook %s: the attempt failed", delivery.delivery_id)
         finally:
             self._wake.set()
 
@@ -94,9 +95,9 @@ def deliver(delivery: Delivery, service_url: str) -> None:
         if failure is not None:
             logs.append(conn, [_line(delivery, failure, is_retried)])
     if failure is None:
-        log.info("webhook of run %s: delivered", delivery.run_id)
+        log.info("webhook %s: delivered", delivery.delivery_id)
     else:
-        log.warning("webhook of run %s: attempt %d: %s", delivery.run_id, delivery.attempt, failure)
+        log.warning("webhook %s: attempt %d: %s", delivery.delivery_id, delivery.attempt, failure)
 
 
 def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | None]:
@@ -109,12 +110,18 @@ def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | No
         return "the process that made the last attempt ended", None
     now = database_time()  # receivers reject timestamps that are minutes old
     try:
-        body = question_content(delivery, service_url) if delivery.is_of_question else content(delivery, now)
+        body = _body(delivery, service_url, now)
         sent = headers(delivery, body, now)
         answer = egress.request("POST", _address(delivery, service_url), headers=sent, body=body)
     except (OutsideFailed, Undecryptable) as error:
         return error.message, None
     return None if answer.is_success else f"the receiver answered {answer.status}", answer.status
+
+
+def _body(delivery: Delivery, service_url: str, now: datetime) -> bytes:
+    if delivery.is_of_budget:
+        return budget_content(delivery)
+    return question_content(delivery, service_url) if delivery.is_of_question else content(delivery, now)
 
 
 def _address(delivery: Delivery, service_url: str) -> str:
@@ -169,6 +176,25 @@ def question_content(delivery: Delivery, service_url: str) -> bytes:
     return orjson.dumps({"type": delivery.status, "question": question, "url": url, "text": f"{text} {url}"})
 
 
+def budget_content(delivery: Delivery) -> bytes:
+    """Return the body of a delivery about a budget. Incoming webhooks of chats show `text`."""
+    event = delivery.values
+    name, day = event["name"], date.fromisoformat(event["day"])
+    head = {"type": delivery.status, "deployment": delivery.deployment_name, "day": event["day"]}
+    if delivery.status == BudgetEvent.UNPRICED:
+        told = f"the model {name} has no price: budgets in dollars count it as 0."
+        body: dict[str, Any] = {**head, "model": name}
+    else:
+        told = f"{event['percent']} % of {name} is used: {event['used']} of {event['limit']}."
+        subject = {"kind": event["kind"], "id": budgets.id_of((event["kind"], event["id"]))}
+        budget = {field: event[field] for field in ("name", "unit", "limit", "used", "percent")}
+        resets_at = datetime.combine(day + timedelta(days=1), time(), UTC)
+        body = {**head, "budget": {**budget, "subject": subject, "resets_at": resets_at}}
+    return orjson.dumps(
+        {**body, "text": f"{delivery.deployment_name}: {one_line(told).translate(PLAIN_TEXT)}"}
+    )
+
+
 def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     """Return the headers of a delivery: the project's own, id, timestamp, trace context and signature.
 
@@ -176,8 +202,8 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     """
     timestamp = str(int(now.timestamp()))
     configured, variables = _configured(delivery)
-    context = trace_context.of_kwargs(delivery.run["kwargs"])
-    if context is not None and tracing.tracer() is not None:
+    context = trace_context.of_kwargs(delivery.run["kwargs"]) if delivery.run_id else None
+    if delivery.run_id is not None and context is not None and tracing.tracer() is not None:
         context = trace_context.of_run(delivery.run_id, context)
     sent = {
         **{name: _filled(name, value, variables) for name, value in configured.items()},

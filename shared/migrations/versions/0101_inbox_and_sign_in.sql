@@ -281,3 +281,46 @@ CREATE TABLE run_feedback (
     CONSTRAINT fk_run_feedback_run_id FOREIGN KEY(run_id) REFERENCES run (run_id) ON DELETE CASCADE
 );
 CREATE INDEX ix_run_feedback_key ON run_feedback (deployment_id, key, run_id);
+
+-- Budgets in US dollars, of users and of threads, and usage by user and node.
+CREATE TABLE daily_detail (
+    deployment_id UUID NOT NULL,
+    day DATE NOT NULL,
+    kind TEXT NOT NULL,
+    is_rest BOOLEAN NOT NULL,
+    name TEXT NOT NULL,
+    model TEXT NOT NULL,
+    runs BIGINT DEFAULT '0' NOT NULL,
+    input_tokens BIGINT DEFAULT '0' NOT NULL,
+    output_tokens BIGINT DEFAULT '0' NOT NULL,
+    total_tokens BIGINT DEFAULT '0' NOT NULL,
+    CONSTRAINT pk_daily_detail PRIMARY KEY (deployment_id, day, kind, is_rest, name, model),
+    CONSTRAINT fk_daily_detail_deployment_id FOREIGN KEY(deployment_id) REFERENCES deployment (id) ON DELETE CASCADE
+);
+CREATE INDEX ix_daily_detail_day ON daily_detail (day);
+
+CREATE TABLE budget_alert (
+    kind TEXT NOT NULL,
+    id TEXT NOT NULL,
+    day DATE NOT NULL,
+    name TEXT NOT NULL,
+    most NUMERIC NOT NULL,
+    percent INTEGER NOT NULL,
+    CONSTRAINT pk_budget_alert PRIMARY KEY (kind, id, day, name, most, percent)
+);
+
+ALTER TABLE ended_run ADD COLUMN IF NOT EXISTS user_name TEXT;
+ALTER TABLE ended_run ADD COLUMN IF NOT EXISTS node_usage JSONB;
+ALTER TABLE run ADD COLUMN IF NOT EXISTS user_name TEXT;
+ALTER TABLE webhook_delivery ALTER COLUMN run_id DROP NOT NULL;
+ALTER TABLE spent_tokens ADD COLUMN IF NOT EXISTS cost NUMERIC DEFAULT '0' NOT NULL;
+ALTER TABLE api_key ADD COLUMN IF NOT EXISTS max_cost_per_day NUMERIC;
+ALTER TABLE api_key ADD COLUMN IF NOT EXISTS max_run_cost NUMERIC;
+ALTER TABLE api_key ADD COLUMN IF NOT EXISTS budget_webhook TEXT;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_cost_per_day NUMERIC;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_run_cost NUMERIC;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_user_tokens_per_day BIGINT;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_user_cost_per_day NUMERIC;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_thread_tokens_per_day BIGINT;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_thread_cost_per_day NUMERIC;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS budget_webhook TEXT;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -127,10 +128,10 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(b: Bench) -> None:
 WITHOUT_END = {"n": 10_000, "seconds": 0.005}
 
 
-def allow(b: Bench, **budget: int) -> None:
+def allow(b: Bench, **budget: Any) -> None:
     with connection() as conn:
         limits.change(conn, b.deployment.id, budget)
-    b.runner.services.budgets.learn()
+    b.runner.services.spending.learn()
 
 
 def ended(b: Bench, run_id: Any) -> tuple[str, str]:
@@ -159,6 +160,29 @@ def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(b: B
     allow(b, max_run_tokens=2)
 
     assert ended(b, b.start("consumes")) == ("error", "BudgetExceeded")
+
+
+@within(bench)
+def test_a_run_is_stopped_when_it_has_cost_what_it_or_its_thread_may(b: Bench) -> None:
+    usage.configure_prices((("large", 1.0, 1.0),))
+    try:
+        allow(b, max_run_cost=Decimal("0.00003"))
+        assert ended(b, b.start("consumes", WITHOUT_END)) == ("error", "BudgetExceeded")
+        allow(b, max_run_cost=Decimal(0), max_thread_cost_per_day=Decimal("0.00003"))
+        run_id = b.start("consumes", WITHOUT_END)
+        assert ended(b, run_id) == ("error", "BudgetExceeded")
+        row = b.row(run_id)
+        assert (
+            "The thread has used its budget of $0.00003 a day (max_thread_cost_per_day)"
+            in row["error"]["message"]
+        )
+        with connection() as conn:
+            counted = conn.execute(text("SELECT kind, tokens, cost FROM spent_tokens")).all()
+        tokens = row["usage"]["large"]["input_tokens"] + row["usage"]["large"]["output_tokens"]
+        assert [tuple(one) for one in counted] == [("thread", tokens, Decimal(tokens) / 1_000_000)]
+        assert ended(b, b.start("consumes")) == ("success", "")
+    finally:
+        usage.configure_prices(())
 
 
 @within(bench)
@@ -223,7 +247,7 @@ def test_a_key_s_budget_holds_over_its_runs_alone(b: Bench) -> None:
             ),
             {"organization_id": b.deployment.organization_id},
         )
-    b.runner.services.budgets.learn()
+    b.runner.services.spending.learn()
     small, other = b.start("consumes", key="aaaa"), b.start("consumes", key="bbbb")
 
     assert ended(b, small) == ("error", "BudgetExceeded")
