@@ -37,12 +37,29 @@ def _not_empty(value: str | None) -> str | None:
 
 def _finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter("it must be a finite number of seconds; 0 is the service's default.")
+        raise typer.BadParameter("it must be a finite number.")
     return value
 
 
 def _limit(help: str, metavar: str = "N", **more: Any) -> Any:
     return typer.Option(min=0, help=help, metavar=metavar, rich_help_panel=LIMITS_PANEL, **more)
+
+
+def _dollars(help: str) -> Any:
+    return _limit(f"{help}, in US dollars; 0: no limit.", "USD", callback=_finite)
+
+
+BUDGETS = (
+    "max_tokens_per_day",
+    "max_run_tokens",
+    "max_cost_per_day",
+    "max_run_cost",
+    "max_user_tokens_per_day",
+    "max_user_cost_per_day",
+    "max_thread_tokens_per_day",
+    "max_thread_cost_per_day",
+    "budget_webhook",
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,24 @@ class Limits(OptionGroup):
         None
     )
     max_run_tokens: Annotated[int | None, _limit("Tokens of one run; 0: no limit.")] = None
+    max_cost_per_day: Annotated[float | None, _dollars("Cost of all runs in a day (UTC)")] = None
+    max_run_cost: Annotated[float | None, _dollars("Cost of one run")] = None
+    max_user_tokens_per_day: Annotated[
+        int | None, _limit("Tokens of each user of the project's own auth in a day (UTC); 0: no limit.")
+    ] = None
+    max_user_cost_per_day: Annotated[float | None, _dollars("Cost of each user in a day (UTC)")] = None
+    max_thread_tokens_per_day: Annotated[
+        int | None, _limit("Tokens of each thread in a day (UTC); 0: no limit.")
+    ] = None
+    max_thread_cost_per_day: Annotated[float | None, _dollars("Cost of each thread in a day (UTC)")] = None
+    budget_webhook: Annotated[
+        str | None,
+        typer.Option(
+            help="URL to call at 50, 80 and 100 % of each limit of a day; an empty text: none.",
+            metavar="URL",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None
 
     def body(self) -> dict[str, Any]:
         """Return the fields of a request that sets them; empty if there is nothing to set."""
@@ -85,8 +120,7 @@ class Limits(OptionGroup):
             "hosts_per_runner": self.hosts_per_runner,
             "run_timeout_seconds": self.run_timeout,
             "memory_mb": self.memory_mb,
-            "max_tokens_per_day": self.max_tokens_per_day,
-            "max_run_tokens": self.max_run_tokens,
+            **{name: getattr(self, name) for name in BUDGETS},
         }
         limits = {name: value for name, value in limits.items() if value is not None}
         return ({"pool": self.pool} if self.pool else {}) | ({"limits": limits} if limits else {})

@@ -74,7 +74,7 @@ def limits(
 ) -> None:
     """Show the pool, the limits and the required replay of a deployment, or change them without a deploy.
 
-    No revision is created. A change applies to runs that start after it; budgets of tokens also apply to running runs.
+    No revision is created. A change applies to runs that start after it; budgets also apply to running runs.
     `0` removes a limit.
     """
     deployment = resolve_deployment(client, name)

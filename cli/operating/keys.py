@@ -33,7 +33,9 @@ ROLES = {
     "operator": "also manage organizations and workers",
 }
 RIGHTS = ", ".join(f"{role} ({rights})" for role, rights in ROLES.items())
-LIMITS = ("max_concurrent_runs", "max_tokens_per_day", "max_run_tokens")
+LIMITS = (
+    "max_concurrent_runs", "max_tokens_per_day", "max_run_tokens", "max_cost_per_day", "max_run_cost", "budget_webhook",
+)  # fmt: skip
 DEFAULT_ORGANIZATION = "default"
 
 keys_app = new_app("Create, list, change and revoke API keys.")
@@ -129,6 +131,17 @@ def update(
         None, min=0, help="Tokens of all its runs in a day (UTC); 0: no limit.", metavar="N"
     ),
     max_run_tokens: int | None = Option(None, min=0, help="Tokens of one run; 0: no limit.", metavar="N"),
+    max_cost_per_day: float | None = Option(
+        None, min=0, help="Cost of all its runs in a day (UTC), in US dollars; 0: no limit.", metavar="USD"
+    ),
+    max_run_cost: float | None = Option(
+        None, min=0, help="Cost of one run, in US dollars; 0: no limit.", metavar="USD"
+    ),
+    budget_webhook: str | None = Option(
+        None,
+        help="URL to call at 50, 80 and 100 % of each limit of a day; an empty text: none.",
+        metavar="URL",
+    ),
 ) -> None:
     """Change the name, the role, the expiry or the limits of an API key.
 
@@ -144,6 +157,9 @@ def update(
         "max_concurrent_runs": max_concurrent_runs,
         "max_tokens_per_day": max_tokens_per_day,
         "max_run_tokens": max_run_tokens,
+        "max_cost_per_day": max_cost_per_day,
+        "max_run_cost": max_run_cost,
+        "budget_webhook": budget_webhook,
     }
     body = {field: value for field, value in body.items() if value is not None}
     if not body:
@@ -153,7 +169,7 @@ def update(
     if out.as_json:
         out.json(row)
         return
-    limits = [f"{limit} {row[limit]}" for limit in LIMITS if row[limit]]
+    limits = [f"{limit} {row[limit]}" for limit in LIMITS if row.get(limit)]
     facts = ", ".join([f"role {row['role']}", validity(row), *limits])
     typer.echo(printable(f"Key {row['id']} ({row['name']}): {facts}."))
 

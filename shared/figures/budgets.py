@@ -106,7 +106,7 @@ def id_of(account: Account) -> str:
 
 
 class Spent(NamedTuple):
-    """What an account has used today, and when the next day begins."""
+    """The use of an account today, and when the next day begins."""
 
     tokens: int
     cost: Decimal

@@ -20,6 +20,7 @@ MINUTE, HOUR, DAY, EVER = 60, 3_600, 86_400, 0
 KEPT = {MINUTE: timedelta(days=2), HOUR: timedelta(days=60), DAY: timedelta(days=730)}
 FOLDED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 5_000
+MOST_NAMES = 10_000  # users, and nodes, of a deployment that are counted by name on a day
 
 _RECORD_ENDED = statement("figures.record_ended")
 _RECORD_BUILD = statement("figures.record_build")
@@ -27,6 +28,7 @@ _UNFOLDED = statement("figures.unfolded")
 _FOLD = statement("figures.fold")
 _REMOVE = statement("figures.remove")
 _REMOVE_USAGE = statement("figures.remove_usage")
+_REMOVE_DETAIL = statement("figures.remove_detail")
 
 
 def record(
@@ -34,6 +36,7 @@ def record(
     run_ids: Sequence[UUID],
     *,
     usage: str | None = None,
+    node_usage: str | None = None,
     first_token_ago: float | None = None,
 ) -> None:
     """Count live runs as interrupted, in the transaction that stops them. Call it while their rows exist."""
@@ -42,6 +45,7 @@ def record(
         run_ids=uuids(run_ids),
         status=str(RunStatus.INTERRUPTED),
         usage=usage,
+        node_usage=node_usage,
         first_token_ago=first_token_ago,
     )
 
@@ -55,7 +59,8 @@ def fold(conn: Connection, *, limit: int = FOLDED_AT_ONCE) -> int:
     """Fold up to `limit` ended runs into the sums, in the caller's transaction. Returns how many were folded."""
     ids = [row["id"] for row in _UNFOLDED.rows(conn, limit=limit)]
     if ids:
-        _FOLD.count(conn, ids=bigints(ids), steps=bigints([MINUTE, HOUR, DAY, EVER]))
+        steps = bigints([MINUTE, HOUR, DAY, EVER])
+        _FOLD.count(conn, ids=bigints(ids), steps=steps, most_names=MOST_NAMES)
     return len(ids)
 
 
@@ -66,4 +71,7 @@ def remove_old(conn: Connection, *, now: datetime | None = None) -> int:
         _REMOVE.count(conn, step=step, before=now - kept, limit=REMOVED_AT_ONCE)
         for step, kept in KEPT.items()
     )
-    return removed + _REMOVE_USAGE.count(conn, before=(now - KEPT[DAY]).date(), limit=REMOVED_AT_ONCE)
+    before = (now - KEPT[DAY]).date()
+    return removed + sum(
+        table.count(conn, before=before, limit=REMOVED_AT_ONCE) for table in (_REMOVE_USAGE, _REMOVE_DETAIL)
+    )

@@ -1,4 +1,4 @@
-"""Token usage and its cost, by day, key, deployment and model."""
+"""Token usage and its cost, by day, key, deployment, model, user and node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ DIMENSIONS = {
     "deployment": ("deployment_id", "deployment"),
     "source": ("source",),
     "model": ("model",),
+    "user": ("user", "is_rest"),
+    "node": ("node", "is_rest"),
 }
+DETAILS = ("user", "node")
+_WITH_DETAILS = ("day", "deployment", "model")  # dimensions that may be combined with a detail
 _GROUPED = {"day": "day", "key": "key_id", "deployment": "deployment_id", "source": "source"}
 TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 COUNTS = ("runs", *TOKENS)
@@ -34,7 +38,9 @@ STUDIO_USER = "StudioUser"  # `kind` in the document of the user of the platform
 MOST_TOKENS = 10**12
 MOST_COST = Decimal(10**15)  # of a run
 
+MOST_NAMES = 1_000  # users or nodes in an answer; the others are one row
 _USAGE = statement("figures.usage")
+_DETAIL = statement("figures.detail")
 
 
 def user_name(user: Mapping[str, Any] | None) -> str | None:
@@ -56,18 +62,26 @@ def usage(
 ) -> list[dict[str, Any]]:
     """Return the token usage of an organization between two days: a row for each combination of the dimensions in `by`.
 
-    With the dimension `model`, `runs` counts the runs that called it; otherwise all runs. Raises Invalid above
-    MOST_ROWS rows.
+    With the dimension `model`, `runs` counts the runs that called it; otherwise all runs. By `user` or `node`, the
+    MOST_NAMES with the most tokens have rows of their own. A row with `is_rest` is the sum of the others, and one without
+    a name that of runs without a user or of calls outside of nodes. Raises Invalid above MOST_ROWS rows, and for
+    dimensions that cannot be combined.
     """
     columns = [column for name, column in _GROUPED.items() if name in by]
-    rows = _USAGE.rows(
-        conn,
-        organization_id=organization_id,
-        since=since,
-        until=until,
-        **{f"by_{name}": name in by for name in _GROUPED},
-        limit=MOST_ROWS + 1,
-    )
+    span = {"organization_id": organization_id, "since": since, "until": until, "limit": MOST_ROWS + 1}
+    details = [name for name in by if name in DETAILS]
+    if details:
+        (detail,) = details if set(by) <= {*_WITH_DETAILS, details[0]} else (None,)
+        if detail is None:
+            raise Invalid(
+                f"{details[0]} can be combined with {', '.join(_WITH_DETAILS)} only", loc=("query", "by")
+            )
+        grouped = {f"by_{name}": name in by for name in ("day", "deployment")}
+        rows = _DETAIL.rows(conn, **span, **grouped, kind=detail, names=MOST_NAMES)
+        rows = [{**row, detail: row["name"]} for row in rows]
+        columns += DIMENSIONS[detail]
+    else:
+        rows = _USAGE.rows(conn, **span, **{f"by_{name}": name in by for name in _GROUPED})
     if len(rows) > MOST_ROWS:
         raise Invalid("returns too many rows: ask for fewer days or dimensions", loc=("query", "by"))
     if "model" in by:
@@ -110,7 +124,11 @@ def _with_names(
     columns = [column for name in DIMENSIONS if name in by for column in DIMENSIONS[name]]
     return [
         {
-            column: names[column].get(row[f"{column}_id"]) if column in names else row[column] or None
+            column: names[column].get(row[f"{column}_id"])
+            if column in names
+            else row[column]
+            if column == "is_rest"
+            else row[column] or None
             for column in columns
         }
         | {name: row[name] for name in (*COUNTS, "cost")}

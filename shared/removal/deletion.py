@@ -38,6 +38,7 @@ _CHUNKS = (
     (statement("removal.log_lines"), LINES_AT_ONCE),
     (statement("removal.bulk_runs"), LINES_AT_ONCE),
     (statement("removal.replay_cases"), ROWS_AT_ONCE),
+    (statement("removal.figures_of_users"), LINES_AT_ONCE),
     (statement("removal.assistants"), ROWS_AT_ONCE),
     (statement("removal.revisions"), ROWS_AT_ONCE),
 )

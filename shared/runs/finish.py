@@ -38,6 +38,7 @@ class Finish:
     state: str | None = None
     interrupts: str | None = None
     usage: str | None = None
+    node_usage: str | None = None  # usage by node
     first_token_ago: float | None = None  # seconds since a model's first token was streamed
     spans: str | None = None  # times of its nodes and calls: see shared/runs/timeline.py
     end_seq: int | None = None  # number of the last event of its log, if the owner writes that event
@@ -113,6 +114,7 @@ def _columns(ends: Sequence[Finish]) -> dict[str, Any]:
         "errors": texts([None if end.error is None else dumps(end.error) for end in ends]),
         "values": texts([end.values for end in ends]),
         "usages": texts([end.usage for end in ends]),
+        "node_usages": texts([end.node_usage for end in ends]),
         "first_tokens_ago": doubles([end.first_token_ago for end in ends]),
     }
 
@@ -134,6 +136,7 @@ def roll_back(
     *,
     error: dict[str, Any],
     usage: str | None = None,
+    node_usage: str | None = None,
     first_token_ago: float | None = None,
 ) -> NextRun | None:
     """Delete a running run and undo its effects, except for the thread's `error` and the figures.
@@ -144,7 +147,7 @@ def roll_back(
     if run.kwargs.get("webhook"):
         webhooks.record(conn, [run.run_id], status=end_event.ROLLBACK, error=error)
     records.restore_metadata(conn, run.run_id)
-    folding.record(conn, [run.run_id], usage=usage, first_token_ago=first_token_ago)
+    folding.record(conn, [run.run_id], usage=usage, node_usage=node_usage, first_token_ago=first_token_ago)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"

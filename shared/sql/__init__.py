@@ -32,6 +32,7 @@ VIEWS = (
     "limited_deployment",
     "limited_key",
     "ended_run_usage",
+    "ended_run_detail",
     "assistant_rows",
     "a2a_task",
 )

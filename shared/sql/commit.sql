@@ -54,7 +54,7 @@ END $$;
 CREATE OR REPLACE FUNCTION commit_runs_1(ending_owner text,
     deployment_ids uuid[], thread_ids uuid[], run_ids uuid[], run_attempts bigint[], statuses text[], usages text[],
     first_tokens_ago float8[], errors text[], new_values text[], thread_statuses text[], new_states text[],
-    new_interrupts text[], new_spans text[], end_seqs bigint[], hooked_runs uuid[],
+    new_interrupts text[], new_spans text[], node_usages text[], end_seqs bigint[], hooked_runs uuid[],
     writing_runs uuid[], writing_attempts bigint[], writing_owners text[],
     c_run uuid[], c_deployment uuid[], c_thread uuid[], c_ns text[], c_id text[], c_parent text[], c_type text[],
     c_data bytea[], c_blobs text[], c_metadata text[],
@@ -78,9 +78,9 @@ IF cardinality(run_ids) > 0 THEN
     FOR ended_run_id, next_run_id, next_pool IN
         WITH f AS (
             SELECT * FROM unnest(run_ids, run_attempts, statuses, usages, first_tokens_ago, errors, new_values,
-                thread_statuses, new_states, new_interrupts, new_spans, end_seqs)
+                thread_statuses, new_states, new_interrupts, new_spans, node_usages, end_seqs)
                 AS f (run_id, attempt, status, usage, first_token_ago, error, new_values, thread_status, new_state,
-                    new_interrupts, spans, end_seq)
+                    new_interrupts, spans, node_usage, end_seq)
         ), ended AS (
             UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
                 spans = CAST(f.spans AS json),
@@ -92,12 +92,12 @@ IF cardinality(run_ids) > 0 THEN
               -- scan all running runs for each run that ends.
               AND coalesce(r.status, '') = 'running'
             RETURNING r.run_id, r.deployment_id, r.thread_id, r.status, r.usage, f.first_token_ago, r.key_id,
-                r.created_at, r.not_before, r.started_at, r.attempt
+                r.created_at, r.not_before, r.started_at, r.attempt, r.user_name, f.node_usage
         ), counted AS (
             INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
-                first_token_seconds, usage)
+                first_token_seconds, usage, user_name, node_usage)
             SELECT e.deployment_id, v.counted_key_id, e.status, e.created_at, e.attempt, v.wait_seconds,
-                v.duration_seconds, v.first_token_seconds, e.usage
+                v.duration_seconds, v.first_token_seconds, e.usage, e.user_name, CAST(e.node_usage AS jsonb)
             FROM ended e CROSS JOIN LATERAL ended_run_values(
                 e.key_id, e.created_at, e.not_before, e.started_at, e.first_token_ago) v
         ), waiting AS (
@@ -157,7 +157,7 @@ END $$;
 SELECT done.*, CASE WHEN :to_disk THEN set_config('synchronous_commit', 'on', true) END AS to_disk
 FROM commit_runs_1(:owner,
     :deployment_ids, :thread_ids, :run_ids, :attempts, :statuses, :usages, :first_tokens_ago, :errors, :values,
-    :thread_statuses, :states, :interrupts, :spans, :end_seqs, :hooked_runs, :writing_runs, :writing_attempts, :writing_owners,
+    :thread_statuses, :states, :interrupts, :spans, :node_usages, :end_seqs, :hooked_runs, :writing_runs, :writing_attempts, :writing_owners,
     :c_run, :c_deployment, :c_thread, :c_ns, :c_id, :c_parent, :c_type, :c_data, :c_blobs, :c_metadata,
     :b_run, :b_deployment, :b_thread, :b_ns, :b_channel, :b_version, :b_type, :b_data,
     :w_run, :w_deployment, :w_thread, :w_ns, :w_id, :w_task, :w_idx, :w_channel, :w_type, :w_data, :w_path) done
@@ -172,19 +172,20 @@ SELECT store_checkpoints_1(:run_ids,
 -- Ends temporary runs of one owner: deletes them with their threads, counts them, and records their webhooks. It is one
 -- statement, because the connection may be in autocommit mode.
 WITH f AS (
-    SELECT * FROM unnest(:run_ids, :attempts, :statuses, :usages, :first_tokens_ago, :errors, :values)
-        AS f (run_id, attempt, status, usage, first_token_ago, error, new_values)
+    SELECT * FROM unnest(:run_ids, :attempts, :statuses, :usages, :node_usages, :first_tokens_ago, :errors, :values)
+        AS f (run_id, attempt, status, usage, node_usage, first_token_ago, error, new_values)
 ), deleted AS (
     DELETE FROM thread t USING run r, f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = :owner AND r.status = 'running'
       AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
     RETURNING r.run_id, r.deployment_id, f.status, CAST(f.usage AS jsonb) AS usage, f.first_token_ago, r.key_id,
-        r.created_at, r.not_before, r.started_at, r.attempt, r.webhook
+        r.created_at, r.not_before, r.started_at, r.attempt, r.webhook, r.user_name,
+        CAST(f.node_usage AS jsonb) AS node_usage
 ), counted AS (
     INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
-        first_token_seconds, usage)
+        first_token_seconds, usage, user_name, node_usage)
     SELECT d.deployment_id, v.counted_key_id, d.status, d.created_at, d.attempt, v.wait_seconds, v.duration_seconds,
-        v.first_token_seconds, d.usage
+        v.first_token_seconds, d.usage, d.user_name, d.node_usage
     FROM deleted d CROSS JOIN LATERAL ended_run_values(
         d.key_id, d.created_at, d.not_before, d.started_at, d.first_token_ago) v
 ), recorded AS (

@@ -56,6 +56,23 @@ CROSS JOIN LATERAL (
     SELECT '' AS model, 0 AS input_tokens, 0 AS output_tokens, 0 AS total_tokens
     UNION ALL SELECT * FROM tokens_by_model(e.usage)) AS m;
 
+-- install: ended_run_detail
+-- The usage of ended runs that are not folded by user and by node, in the columns of `daily_detail`: for each run and user or
+-- node, a row with an empty model that counts the run, and a row for each model. Without replays. A graph host may send any
+-- document of nodes.
+CREATE VIEW ended_run_detail AS
+SELECT e.id, d.organization_id, utc_date(e.ended_at) AS day, e.deployment_id, part.kind, part.name, m.model, 1 AS runs,
+    m.input_tokens, m.output_tokens, m.total_tokens
+FROM ended_run e JOIN listed_deployment d ON d.id = e.deployment_id
+CROSS JOIN LATERAL (
+    SELECT 'user' AS kind, coalesce(e.user_name, '') AS name, e.usage
+    UNION ALL
+    (SELECT 'node', left(n.key, 200), n.value
+     FROM jsonb_each(CASE jsonb_typeof(e.node_usage) WHEN 'object' THEN e.node_usage END) AS n LIMIT 100)) AS part
+CROSS JOIN LATERAL (
+    SELECT '' AS model, 0 AS input_tokens, 0 AS output_tokens, 0 AS total_tokens
+    UNION ALL SELECT * FROM tokens_by_model(part.usage)) AS m;
+
 -- install: histogram_bucket
 -- The bucket of a number of seconds; NULL for NULL. See the histograms in shared/figures/reading.py.
 CREATE OR REPLACE FUNCTION histogram_bucket(seconds float8) RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -138,9 +155,9 @@ $$;
 -- name: record_ended
 -- Counts live runs as ended, in the transaction that ends or deletes them.
 INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
-    first_token_seconds, usage)
+    first_token_seconds, usage, user_name, node_usage)
 SELECT r.deployment_id, e.counted_key_id, :status, r.created_at, r.attempt, e.wait_seconds, e.duration_seconds,
-    e.first_token_seconds, CAST(:usage AS jsonb)
+    e.first_token_seconds, CAST(:usage AS jsonb), r.user_name, CAST(:node_usage AS jsonb)
 FROM run r CROSS JOIN LATERAL ended_run_values(
     r.key_id, r.created_at, r.not_before, r.started_at, CAST(:first_token_ago AS float8)) e
 WHERE r.run_id = ANY(:run_ids)
@@ -170,6 +187,36 @@ WITH removed AS (
         waits = sum_histograms(ARRAY[figure.waits, excluded.waits]),
         durations = sum_histograms(ARRAY[figure.durations, excluded.durations]),
         first_tokens = sum_histograms(ARRAY[figure.first_tokens, excluded.first_tokens])
+), detail AS (
+    SELECT deployment_id, day, kind, name, model, sum(runs) AS runs, sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens, sum(total_tokens) AS total_tokens
+    FROM ended_run_detail WHERE id = ANY(:ids) GROUP BY 1, 2, 3, 4, 5
+), known AS (
+    SELECT d.*, EXISTS (
+        SELECT FROM daily_detail k
+        WHERE (k.deployment_id, k.day, k.kind, k.is_rest, k.name, k.model) = (d.deployment_id, d.day, d.kind, false, d.name, '')
+    ) AS is_known
+    FROM detail d
+), room AS (
+    SELECT n.*, :most_names - (
+        SELECT count(*) FROM daily_detail k
+        WHERE (k.deployment_id, k.day, k.kind, k.is_rest, k.model) = (n.deployment_id, n.day, n.kind, false, '')
+    ) AS names
+    FROM (SELECT DISTINCT deployment_id, day, kind FROM known WHERE NOT is_known) AS n
+), ranked AS (
+    SELECT k.*, NOT k.is_known AND r.names < dense_rank() OVER (
+        PARTITION BY k.deployment_id, k.day, k.kind, k.is_known ORDER BY k.name) AS is_rest
+    FROM known k LEFT JOIN room r USING (deployment_id, day, kind)
+), detailed AS (
+    INSERT INTO daily_detail (deployment_id, day, kind, is_rest, name, model, runs, input_tokens, output_tokens,
+        total_tokens)
+    SELECT deployment_id, day, kind, is_rest, CASE WHEN is_rest THEN '' ELSE name END, model, sum(runs),
+        sum(input_tokens), sum(output_tokens), sum(total_tokens)
+    FROM ranked GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT (deployment_id, day, kind, is_rest, name, model) DO UPDATE SET
+        runs = daily_detail.runs + excluded.runs, input_tokens = daily_detail.input_tokens + excluded.input_tokens,
+        output_tokens = daily_detail.output_tokens + excluded.output_tokens,
+        total_tokens = daily_detail.total_tokens + excluded.total_tokens
 )
 INSERT INTO daily_usage (organization_id, day, deployment_id, key_id, model, runs, input_tokens, output_tokens,
     total_tokens)
@@ -187,6 +234,9 @@ DELETE FROM figure WHERE ctid = ANY(ARRAY(
 
 -- name: remove_usage
 DELETE FROM daily_usage WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_usage WHERE day < :before LIMIT :limit))
+
+-- name: remove_detail
+DELETE FROM daily_detail WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_detail WHERE day < :before LIMIT :limit))
 
 -- name: record_build
 INSERT INTO build_figure AS kept (status, seconds, durations)
@@ -322,6 +372,26 @@ FROM (
     SELECT day, deployment_id, key_id, model, runs, input_tokens, output_tokens, total_tokens FROM ended_run_usage
     WHERE organization_id = :organization_id AND day BETWEEN :since AND :until
 ) AS used
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT :limit
+
+-- name: detail
+-- What the runs of an organization used between two days by user or node, by model and the requested dimensions. Of the names
+-- only those with the most tokens are returned; the others are one row, with `is_rest`.
+WITH used AS (
+    SELECT day, deployment_id, is_rest, name, model, runs, input_tokens, output_tokens, total_tokens FROM daily_detail
+    WHERE deployment_id IN (SELECT id FROM deployment WHERE organization_id = :organization_id)
+      AND kind = :kind AND day BETWEEN :since AND :until
+    UNION ALL
+    SELECT day, deployment_id, false, name, model, runs, input_tokens, output_tokens, total_tokens FROM ended_run_detail
+    WHERE organization_id = :organization_id AND kind = :kind AND day BETWEEN :since AND :until
+), top AS (
+    SELECT name FROM used WHERE NOT is_rest GROUP BY name ORDER BY sum(total_tokens) DESC, name LIMIT :names
+)
+SELECT CASE WHEN :by_day THEN u.day END AS day, CASE WHEN :by_deployment THEN u.deployment_id END AS deployment_id,
+    u.is_rest OR top.name IS NULL AS is_rest, CASE WHEN NOT u.is_rest THEN top.name END AS name, u.model,
+    CAST(sum(u.runs) AS bigint) AS runs, CAST(sum(u.input_tokens) AS bigint) AS input_tokens,
+    CAST(sum(u.output_tokens) AS bigint) AS output_tokens, CAST(sum(u.total_tokens) AS bigint) AS total_tokens
+FROM used u LEFT JOIN top USING (name)
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT :limit
 
 -- name: budgets

@@ -29,6 +29,9 @@ DELETE FROM thread WHERE deployment_id = :id AND thread_id IN (
 -- name: log_lines
 DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE deployment_id = :id LIMIT :limit)
 
+-- name: figures_of_users
+DELETE FROM daily_detail WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_detail WHERE deployment_id = :id LIMIT :limit))
+
 -- name: bulk_runs
 DELETE FROM bulk_run WHERE (operation_id, position) IN (
     SELECT r.operation_id, r.position FROM bulk_operation o JOIN bulk_run r ON r.operation_id = o.id

@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse
 from shared.figures import budgets
 from shared.infra.postgres import connection
 from tests.contract import rpc
-from tests.contract.conftest import Api, caller
+from tests.contract.conftest import Api, Users, caller
 from tests.contract.statements import execute, scalar
 from tests.support import factories
 from tests.support.creating import fire_due_crons
@@ -38,11 +38,9 @@ def spent(api: Api) -> Api:
     return api
 
 
-def is_refused(answer: TestResponse) -> None:
+def is_refused(answer: TestResponse, limit: str = "max_tokens_per_day") -> None:
     assert answer.status_code == 429, answer.text
-    assert (
-        "has used its budget of 100 tokens a day (max_tokens_per_day): it may run again from 2" in answer.text
-    )
+    assert f"has used its budget of 100 tokens a day ({limit}): it may run again from 2" in answer.text
     assert 0 < int(answer.headers["Retry-After"]) <= 86_401
 
 
@@ -99,6 +97,22 @@ def test_a_key_that_has_used_its_budget_is_refused_and_others_are_not(app: Flask
 
     is_refused(theirs.post("/runs", {"assistant_id": "agent"}))
     assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
+
+
+@pytest.mark.usefixtures("own_key")
+def test_a_user_who_has_used_a_budget_is_refused_however_a_run_is_created(users: Users) -> None:
+    path = f"/v2/deployments/{users.deployment.id}"
+    users.owner.client.patch(path, json={"limits": {"max_user_tokens_per_day": 100}})
+    run = {"assistant_id": "agent"}
+    assert users.ann.post("/runs", run).status_code == 200
+    use_up(budgets.USER, f"{users.deployment.id}:ann")
+
+    is_refused(users.ann.post("/runs", run), "max_user_tokens_per_day")
+    assert users.bob.post("/runs", run).status_code == 200
+    assert users.ann.post("/runs/crons", {**run, "schedule": "* * * * *"}).status_code == 200
+    execute("UPDATE cron SET next_run_date = now() - interval '1 s'")
+    assert fire_due_crons() == []
+    assert scalar("SELECT count(*) FROM run WHERE user_name = 'ann'") == 1
 
 
 def test_a_budget_that_cannot_be_kept_is_refused_by_its_field(

@@ -1,4 +1,4 @@
-"""Tokens and costs over HTTP and on the command line: by day, key, deployment and model."""
+"""Tokens and costs over HTTP and on the command line: by day, key, deployment, model, user and node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sqlalchemy import text
 from cli.operating import usage as command
 from shared.figures import folding, usage
 from shared.infra.postgres import connection
-from tests.contract.conftest import Api
+from shared.removal import deletion
+from tests.contract.conftest import Api, Users
 from tests.contract.statements import execute
 from tests.support.acting import act
 
@@ -32,10 +33,12 @@ def priced() -> Iterator[None]:
     usage.configure_prices(())
 
 
-def run_once(api: Api, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+def run_once(
+    api: Api, usage: dict[str, Any] | None = None, nodes: dict[str, Any] | None = None
+) -> dict[str, Any]:
     thread = api.post("/threads", {}).json
     run = api.post(f"/threads/{thread['thread_id']}/runs", {"assistant_id": "agent"}).json
-    act(run["run_id"], {"a": 1}, usage=usage)
+    act(run["run_id"], {"a": 1}, usage=usage, node_usage=nodes)
     return api.get(f"/threads/{thread['thread_id']}/runs/{run['run_id']}").json
 
 
@@ -81,6 +84,78 @@ def test_usage_by_what_is_asked_for_folded_or_not(api: Api, neighbour: Api) -> N
     assert asked(neighbour, "by=day") == []
 
 
+def counts(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in (*columns, "runs", "total_tokens")) for row in rows]
+
+
+def test_usage_by_user_and_by_node_folded_or_not(users: Users) -> None:
+    run_once(users.ann, USED, {"plan": {"large": USED["large"]}, "": {"small-1": USED["small-1"]}})
+    with connection() as conn:
+        folding.fold(conn)
+    run_once(users.ann, {"large": USED["large"]}, {"plan": {"large": USED["large"]}})
+    run_once(users.bob, {"large": USED["large"]})
+    api = users.owner
+    execute(
+        "INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, usage)"
+        """ VALUES (:id, '', 'success', now(), 1, '{"small-1": {"total_tokens": 9}}')""",
+        id=api.deployment.id,
+    )
+
+    assert counts(asked(api, "by=user"), "user", "is_rest") == [
+        (None, False, 1, 9), ("ann", False, 2, 300_011), ("bob", False, 1, 150_000)
+    ]  # fmt: skip
+    assert [row["cost"] for row in asked(api, "by=user,day,deployment")] == [None, None, 0.8]
+    assert counts(asked(api, "by=node,model"), "node", "model") == [
+        (None, "small-1", 1, 11), ("plan", "large", 2, 300_000)
+    ]  # fmt: skip
+    head, *_ = csv.reader(io.StringIO(api.client.get("/v2/usage?by=user&format=csv").text))
+    assert head[:3] == ["user", "is_rest", "runs"]
+
+
+def test_users_beyond_the_most_are_one_row(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = users.owner
+    monkeypatch.setattr(folding, "MOST_NAMES", 3)
+    monkeypatch.setattr(usage, "MOST_NAMES", 2)
+    for number in range(1, 6):
+        execute(
+            "INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, usage, user_name)"
+            " VALUES (:id, '', 'success', now(), 1, jsonb_build_object('large',"
+            " jsonb_build_object('total_tokens', CAST(:n AS int))), :name)",
+            id=api.deployment.id,
+            n=number,
+            name=f"user {number}",
+        )
+    top = [("user 4", False, 1, 4), ("user 5", False, 1, 5), (None, True, 3, 6)]
+    assert counts(asked(api, "by=user"), "user", "is_rest") == top
+    with connection() as conn:
+        folding.fold(conn)
+
+    stored = (
+        "SELECT name, is_rest, total_tokens FROM daily_detail WHERE model = 'large' ORDER BY total_tokens"
+    )
+    assert [tuple(row) for row in execute(stored)] == [
+        ("user 1", False, 1), ("user 2", False, 2), ("user 3", False, 3), ("", True, 9)
+    ]  # fmt: skip
+    assert counts(asked(api, "by=user"), "user", "is_rest") == [
+        ("user 2", False, 1, 2), ("user 3", False, 1, 3), (None, True, 3, 10)
+    ]  # fmt: skip
+
+
+def test_the_usage_of_users_is_removed_with_their_deployment(users: Users) -> None:
+    run_once(users.ann, USED)
+    with connection() as conn:
+        folding.fold(conn)
+    api = users.owner
+    assert api.client.delete(f"/v2/deployments/{api.deployment.id}").status_code < 300
+    execute("UPDATE deployment SET deleted_at = now() - interval '1 h'")
+    with connection() as conn:
+        while deletion.purge(conn):
+            pass
+
+    assert execute("SELECT FROM daily_detail") == []
+    assert counts(asked(api, "by=deployment"), "deployment") == [(None, 1, 150_011)]
+
+
 def test_a_day_is_counted_from_its_beginning_to_its_end(api: Api) -> None:
     run_once(api, USED)
     execute("UPDATE ended_run SET ended_at = '2026-03-04T23:59:59.9Z'")
@@ -120,6 +195,9 @@ def test_what_is_asked_wrongly_is_named(api: Api, subtests: pytest.Subtests) -> 
         ("from=yesterday", "from"),
         ("until=2026-13-01", "until"),
         ("by=hour", "by"),
+        ("by=user,node", "by"),
+        ("by=user,key", "by"),
+        ("by=source,node", "by"),
         ("from=2026-03-05&until=2026-03-04", "from"),
         ("from=2020-01-01&until=2026-03-04", "from"),
     ]

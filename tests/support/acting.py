@@ -60,6 +60,7 @@ class Actor:
         state: dict[str, Any] | None = None,
         output: Any = None,
         usage: dict[str, Any] | None = None,
+        node_usage: dict[str, Any] | None = None,
         spans: dict[str, Any] | None = None,
         dies: bool = False,
         unsent: int = 0,
@@ -79,6 +80,7 @@ class Actor:
             None if state is None else orjson.dumps(state).decode(),
             orjson.dumps(interrupts or {}).decode(),
             None if usage is None else orjson.dumps(usage).decode(),
+            None if node_usage is None else orjson.dumps(node_usage).decode(),
             spans=None if spans is None else orjson.dumps(spans).decode(),
             end_seq=self._next + unsent,
         )

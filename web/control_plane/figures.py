@@ -20,6 +20,7 @@ from shared.infra.postgres import database_time
 from shared.infra.replica import read
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, DeploymentStatus
 from shared.records import (
+    BOOLEAN,
     COUNT,
     COUNT_OR_NULL,
     ID,
@@ -176,6 +177,9 @@ DIMENSION_COLUMNS: dict[str, JsonSchema] = {
     "deployment": TEXT_OR_NULL,
     "source": one_of("runs", "replay"),
     "model": {"type": "string"},
+    "user": {"description": "Identity in the deployment's own authorization", **TEXT_OR_NULL},
+    "node": {"description": "Node of the graph", **TEXT_OR_NULL},
+    "is_rest": {"description": "Whether the row is the sum of the other users or nodes", **BOOLEAN},
 }
 USAGE_ROW = record(
     "UsageRow", tuple(DIMENSION_COLUMNS), **DIMENSION_COLUMNS, **dict.fromkeys(usage.COUNTS, COUNT), cost=COST
@@ -196,7 +200,7 @@ UsageQuery = UsageSpan.from_dict({"from": fields.DateField()}, name="UsageQuery"
 
 @bp.operation(
     "GET /v2/usage",
-    "Get tokens and their cost by day, key, deployment and model",
+    "Get tokens and their cost by day, key, deployment, model, user and node",
     role="read",
     slow=True,
     answer=USAGE,
@@ -209,6 +213,10 @@ def get_usage(query: dict[str, Any]) -> Response:
     By default `until` is today and `from` 30 days earlier. `by` holds any of `day`, `key`, `deployment`, `source` and `model`;
     the answer has their columns. By model, `runs` counts the runs that called the model. The key is null for runs of
     crons and of users of a deployment's own authorization.
+
+    `by` may also hold either `user` or `node`, with any of `day`, `deployment` and `model`. The 1000 users or nodes with
+    the most tokens have rows of their own. `is_rest` marks the row of the others. `user` is null for runs without a user,
+    `node` for calls outside of nodes. These figures leave replays out, and are removed with the deployment.
     """
     until = query.get("until") or database_time().date()
     since = query.get("from") or until - min(DEFAULT_DAYS, until - date.min)

@@ -344,7 +344,7 @@ class Execution:
             events.emit("lifecycle", (), dumps(outcome.lifecycle()))
         events.is_closed = True
         self._checkpoints.storage.is_closed = True
-        outcome.usage = self._calls.by_model()
+        outcome.usage, outcome.node_usage = self._calls.by_model(), self._calls.by_node()
         outcome.first_token_ago = self._calls.first_token_ago()
         outcome.spans = self._calls.document(outcome.unfinished_tasks())
         if self._records is not None:

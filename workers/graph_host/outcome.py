@@ -33,6 +33,7 @@ ABSENT = object()
 UNKNOWN = "unknown"  # the model of a message that names none
 
 Counts = dict[str, Any]
+TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Outcome:
     unchanged: bool = False
     keeps_thread: bool = False  # the run was refused, and its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, for any status
+    node_usage: dict[str, dict[str, Any]] | None = None  # the same by node
     first_token_ago: float | None = None  # seconds since a model first streamed a token
     spans: dict[str, Any] | None = None  # see spans.py; None: the run keeps none
     replay: dict[str, Any] | None = None  # the report of a replay (replays/replay.py)
@@ -89,6 +91,7 @@ class Outcome:
             "unchanged": self.unchanged,
             "keeps_thread": self.keeps_thread,
             "usage": self.usage,
+            "node_usage": self.node_usage,
             "first_token_ago": self.first_token_ago,
             "spans": self.spans,
             **({"replay": self.replay} if self.replay is not None else {}),
@@ -248,16 +251,25 @@ class UsageCounter(BaseCallbackHandler):
 
     def __init__(self, report: Callable[[int], None] = lambda _: None) -> None:
         self._report = report  # called with the sum of all tokens after each increase
-        self._reported: dict[str, tuple[str, Mapping[str, Any]]] = {}  # (model, usage) by message id
+        self._node_of: dict[str, str] = {}  # the node of each model call in progress
+        self._reported: dict[
+            str, tuple[str, str, Mapping[str, Any]]
+        ] = {}  # (node, model, usage) by message id
         self._first_token_at: float | None = None
 
     @property
     def ignore_chain(self) -> bool:
         return True
 
-    @property
-    def ignore_chat_model(self) -> bool:
-        return True  # concerns the start of a call only: its end is reported by `on_llm_end`
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **details: Any) -> None:
+        ns = str((details.get("metadata") or {}).get("langgraph_checkpoint_ns") or "")
+        self._node_of[str(run_id)] = text_of(ns.partition("|")[0].partition(":")[0]).replace("\0", "")
+
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **details: Any) -> None:
+        self.on_chat_model_start(serialized, prompts, run_id=run_id, **details)
+
+    def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
+        self._node_of.pop(str(run_id), None)
 
     def on_llm_new_token(self, token: object, **_: Any) -> None:
         if self._first_token_at is None:
@@ -269,10 +281,11 @@ class UsageCounter(BaseCallbackHandler):
     def _count_usage(self, response: LLMResult, run_id: object) -> Mapping[str, Any] | None:
         """Count the usage of a finished call, and return it. A message repeated from a cache counts once."""
         counted = None
+        node = self._node_of.pop(str(run_id), "")
         for candidates in response.generations:
             message = getattr(candidates[0], "message", None) if candidates else None
             if isinstance(message, AIMessage) and message.usage_metadata:
-                reported = (model_of(message), message.usage_metadata)
+                reported = (node, model_of(message), message.usage_metadata)
                 if self._reported.setdefault(message.id or str(run_id), reported) is reported:
                     counted = message.usage_metadata
                     self._report(self.total())
@@ -284,14 +297,22 @@ class UsageCounter(BaseCallbackHandler):
 
     def total(self) -> int:
         """Return the sum of input and output tokens so far."""
-        counts = [counts for _, counts in tuple(self._reported.values())]
+        counts = [counts for _, _, counts in tuple(self._reported.values())]
         return sum(_count(each, name) for each in counts for name in ("input_tokens", "output_tokens"))
 
     def by_model(self) -> dict[str, Counts] | None:
         """Return the sums so far by model; None if no call has reported usage."""
         sums: dict[str, Counts] = {}
-        for model, counts in tuple(self._reported.values()):
+        for _, model, counts in tuple(self._reported.values()):
             _add(sums.setdefault(model, {}), counts)
+        return sums or None
+
+    def by_node(self) -> dict[str, dict[str, Counts]] | None:
+        """Return the sums so far by node of the graph and by model; None if no call has reported usage."""
+        sums: dict[str, dict[str, Counts]] = {}
+        for node, model, counts in tuple(self._reported.values()):
+            counted = {name: counts.get(name) for name in TOKENS}
+            _add(sums.setdefault(node, {}).setdefault(model, {}), counted)
         return sums or None
 
 

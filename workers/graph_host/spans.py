@@ -16,9 +16,7 @@ from langchain_core.outputs import LLMResult
 from .call_records import CallRecords
 from .checkpoints.node_times import MAX_NAME, MAX_SPANS, NodeTimes, Span, error_name, node_around
 from .masking import masked
-from .outcome import UsageCounter, model_of
-
-TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+from .outcome import TOKENS, UsageCounter, model_of
 
 
 class CallTimes(UsageCounter):
@@ -37,12 +35,8 @@ class CallTimes(UsageCounter):
         self.dropped = 0
 
     @property
-    def ignore_chat_model(self) -> bool:
-        return self._nodes is None and self._records is None
-
-    @property
     def ignore_agent(self) -> bool:
-        return self.ignore_chat_model  # the switch for tools
+        return self._nodes is None and self._records is None  # the switch for tools
 
     @property
     def ignore_chain(self) -> bool:
@@ -61,14 +55,18 @@ class CallTimes(UsageCounter):
             self._records.end_chain(run_id)
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **details: Any) -> None:
-        self._begin("model", serialized, run_id, details)
-        if self._records is not None:
-            self._records.begin_model("chat", serialized, messages, run_id, details)
+        self._begin_model("chat", serialized, messages, run_id, details)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **details: Any) -> None:
+        self._begin_model("text_completion", serialized, prompts, run_id, details)
+
+    def _begin_model(
+        self, operation: str, serialized: Any, prompts: Any, run_id: object, details: Mapping[str, Any]
+    ) -> None:
+        super().on_chat_model_start(serialized, prompts, run_id=run_id, **details)
         self._begin("model", serialized, run_id, details)
         if self._records is not None:
-            self._records.begin_model("text_completion", serialized, prompts, run_id, details)
+            self._records.begin_model(operation, serialized, prompts, run_id, details)
 
     def on_llm_new_token(self, token: object, *, run_id: object = None, **details: Any) -> None:
         super().on_llm_new_token(token, **details)
@@ -82,6 +80,7 @@ class CallTimes(UsageCounter):
             self._records.end_model(run_id, response, usage)
 
     def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
+        super().on_llm_error(error, run_id=run_id)
         self._end(run_id, error=error)
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: object, **details: Any) -> None:

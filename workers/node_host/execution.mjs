@@ -384,6 +384,7 @@ export class Execution {
     events.isClosed = true;
     this.#checkpoints.close();
     outcome.usage = this.#usage.byModel();
+    outcome.nodeUsage = this.#usage.byNode();
     outcome.firstTokenAgo = this.#usage.firstTokenAgo();
     outcome.spans = this.#usage.document(outcome.unfinishedTasks());
     this.#records?.close(outcome.status === "cancelled" ? "cancelled" : "unfinished");

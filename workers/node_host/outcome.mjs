@@ -25,6 +25,7 @@ export class Outcome {
   unchanged = false;
   keepsThread = false; // the run was refused, and its thread stays as it was
   usage = null;
+  nodeUsage = null;
   firstTokenAgo = null;
   spans = null;
   /** @type {object | null} */
@@ -72,6 +73,7 @@ export class Outcome {
       unchanged: this.unchanged,
       keeps_thread: this.keepsThread,
       usage: this.usage,
+      node_usage: this.nodeUsage,
       first_token_ago: this.firstTokenAgo,
       spans: this.spans,
       ...(this.replay ? { replay: this.replay } : {}),

@@ -29,7 +29,8 @@ export class CallTimes {
   #nodes;
   #report;
   #records;
-  #reported = new Map(); // model and usage by message id
+  #nodesOf = new Map(); // the node of each model call in progress
+  #reported = new Map(); // node, model and usage by message id
   #calls = new Map();
   #firstTokenAt;
   #dropped = 0;
@@ -85,6 +86,8 @@ export class CallTimes {
   handleLLMEnd(output, runId) {
     let answer;
     let counted;
+    const node = this.#nodesOf.get(runId) ?? "";
+    this.#nodesOf.delete(runId);
     for (const [position, candidates] of (output?.generations ?? []).entries()) {
       const message = candidates[0]?.message;
       if (isMessage(message) && message.usage_metadata) {
@@ -92,7 +95,7 @@ export class CallTimes {
         const key = message.id ?? runId;
         if (!this.#reported.has(key)) {
           counted = message.usage_metadata;
-          this.#reported.set(key, [modelOf(message), counted]);
+          this.#reported.set(key, [node, modelOf(message), counted]);
           this.#report(this.total());
         }
       }
@@ -102,6 +105,7 @@ export class CallTimes {
   }
 
   handleLLMError(error, runId) {
+    this.#nodesOf.delete(runId);
     this.#fail(runId, error);
   }
 
@@ -121,15 +125,25 @@ export class CallTimes {
 
   /** Return the sum of input and output tokens so far. */
   total() {
-    const usages = [...this.#reported.values()].map(([, usage]) => usage);
+    const usages = [...this.#reported.values()].map(([, , usage]) => usage);
     return usages.reduce((sum, usage) => sum + count(usage.input_tokens) + count(usage.output_tokens), 0);
   }
 
   /** Return the sums so far by model; null if no call has reported usage. */
   byModel() {
     const sums = {};
-    for (const [model, usage] of this.#reported.values()) {
+    for (const [, model, usage] of this.#reported.values()) {
       addUsage((sums[model] ??= {}), usage);
+    }
+    return this.#reported.size ? sums : null;
+  }
+
+  /** Return the sums so far by node of the graph and by model; null if no call has reported usage. */
+  byNode() {
+    const sums = Object.create(null);
+    for (const [node, model, usage] of this.#reported.values()) {
+      const counted = Object.fromEntries(TOKENS.map((name) => [name, usage[name]]));
+      addUsage(((sums[node] ??= Object.create(null))[model] ??= {}), counted);
     }
     return this.#reported.size ? sums : null;
   }
@@ -153,6 +167,10 @@ export class CallTimes {
   }
 
   #begin(kind, serialized, runId, parentRunId, metadata, runName) {
+    const ns = String(metadata?.langgraph_checkpoint_ns ?? "");
+    if (kind === "model") {
+      this.#nodesOf.set(runId, textOf(ns.split("|", 1)[0].split(":", 1)[0]).replaceAll("\0", ""));
+    }
     if (this.#nodes === null) {
       return;
     }
@@ -162,7 +180,6 @@ export class CallTimes {
     }
     const named = kind === "model" ? metadata?.ls_model_name : undefined;
     const name = named ?? runName ?? serialized?.name ?? serialized?.id?.at?.(-1) ?? kind;
-    const ns = String(metadata?.langgraph_checkpoint_ns ?? "");
     this.#nodes.observe(ns);
     this.#calls.set(runId, {
       id: runId,

@@ -40,6 +40,10 @@ def _seconds(value: Any) -> float | None:
     return value if isinstance(value, float) and 0 <= value < math.inf else None
 
 
+def _stored(usage: Any) -> str | None:
+    return without_nul(dumps(usage)) if usage else None
+
+
 def _report(value: Any) -> str | None:
     """Return the JSON of a replay's report with its known fields; None if the host sent none, or more than is stored."""
     if not isinstance(value, dict):
@@ -84,6 +88,7 @@ class HostOutcome:
     state: str | None = None
     interrupts: str | None = None
     usage: str | None = None
+    node_usage: str | None = None
     first_token_ago: float | None = None
     spans: str | None = None
     report: str | None = None  # of a replay
@@ -101,7 +106,8 @@ class HostOutcome:
             values=canonical(parts[1]) if has_state else None,
             state=dumps(head["state"]) if has_state else None,
             interrupts=None if head.get("unchanged") else dumps(head.get("interrupts") or {}),
-            usage=without_nul(dumps(head["usage"])) if head.get("usage") else None,
+            usage=_stored(head.get("usage")),
+            node_usage=_stored(head.get("node_usage")),
             first_token_ago=_seconds(head.get("first_token_ago")),
             spans=None if times is None else times.document(head.get("spans")),
             report=_report(head.get("replay")),
@@ -131,6 +137,7 @@ class End:
             outcome.state,
             outcome.interrupts,
             outcome.usage,
+            outcome.node_usage,
             outcome.first_token_ago,
             outcome.spans,
             end_seq,

@@ -152,6 +152,7 @@ class Execution:
                     self.run,
                     error=back.error,
                     usage=back.outcome.usage,
+                    node_usage=back.outcome.node_usage,
                     first_token_ago=back.outcome.first_token_ago,
                 )
 

@@ -39,7 +39,7 @@ class Spending:
 
 
 class RunSpending:
-    """What one attempt of a run uses. The host reports its sums after each model call."""
+    """The use of one attempt of a run. The host reports its sums after each model call."""
 
     def __init__(self, spending: Spending, run: Claimed, subject: Subject) -> None:
         self._spending = spending

@@ -117,6 +117,10 @@ def test_a_key_is_updated_with_what_is_given_and_nothing_else(server: ControlPla
             ["--max-concurrent-runs", "3", "--max-run-tokens", "0"],
             {"max_concurrent_runs": 3, "max_run_tokens": 0},
         ),
+        (
+            ["--max-cost-per-day", "1.5", "--budget-webhook", ""],
+            {"max_cost_per_day": 1.5, "budget_webhook": ""},
+        ),
     ):
         ran = runyard(server, "keys", "update", "ryd_abcdefgh_secret", *options)
         assert ran.stdout == "Key abcdefgh (ci): role deploy, valid, max_concurrent_runs 3.\n", ran.output
@@ -151,6 +155,9 @@ def test_limits_are_shown_and_changed_without_a_revision(server: ControlPlane) -
     }
     assert server.body(patch) == {"pool": "gpu", "limits": {"run_timeout_seconds": 0, "memory_mb": 512}}
 
+    runyard(server, "limits", "app", "--max-user-cost-per-day", "0.25", "--max-thread-tokens-per-day", "9")
+    assert server.body(patch) == {"limits": {"max_user_cost_per_day": 0.25, "max_thread_tokens_per_day": 9}}
+
     runyard(server, "limits", "app", "--require-replay")
     assert server.body(patch) == {"require_replay": True}
 
@@ -159,7 +166,7 @@ def test_limits_are_shown_and_changed_without_a_revision(server: ControlPlane) -
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
-        ("--run-timeout", "inf", "must be a finite number of seconds"),
+        ("--run-timeout", "inf", "must be a finite number"),
         ("--run-timeout", "nan", "Input should be greater than"),
         ("--pool", "", "must not be empty"),
     ],

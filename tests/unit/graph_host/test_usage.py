@@ -28,6 +28,13 @@ def test_each_message_counts_once_in_subgraphs_and_threads_too(host: HostProcess
         "unknown": {"input_tokens": 5, "output_tokens": 6, "total_tokens": 11},
     }
     assert run.used == [3, 33, 63, 74], "the sum is reported after each call that counts"
+    assert run.outcome["node_usage"] == {
+        "ask_in_thread": {"small": SMALL},
+        "inner": {
+            "large": {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60},
+            "unknown": {"input_tokens": 5, "output_tokens": 6, "total_tokens": 11},
+        },
+    }
 
 
 def test_a_run_whose_models_report_nothing_has_no_usage(host: HostProcess) -> None:

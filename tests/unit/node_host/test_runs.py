@@ -292,6 +292,9 @@ def test_model_calls_with_callbacks_of_their_own_count(host: HostProcess) -> Non
         host.wait_done(run)
         assert run.used == [3, 6, 9]
         assert run.outcome["usage"]["unknown"]["total_tokens"] == 9
+        assert run.outcome["node_usage"] == {
+            "spend": {"unknown": {"input_tokens": 6, "output_tokens": 3, "total_tokens": 9}}
+        }
 
 
 def test_embeddings_may_be_a_function_of_texts(node_project: Path) -> None:
