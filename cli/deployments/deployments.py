@@ -172,9 +172,19 @@ def _facts(row: Row) -> dict[str, Any]:
         "Traffic": traffic_text(row) if is_split else None,
         "Pool": row.get("pool"),
         "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
+        "Used today": _used_today(row.get("used_today") or {}),
         "Secrets": Text(secrets) if secrets else None,  # a Text is not shortened
         "Changed": when(row.get("updated_at")),
     }
+
+
+def _used_today(used: Mapping[str, Any]) -> str | None:
+    """Return what a deployment with a budget of the day has used; None without one."""
+    if used.get("tokens") is None:
+        return None
+    unpriced = printable(", ".join(used["unpriced_models"]))
+    without = f", without {unpriced}, which has no price" if unpriced else ""
+    return f"{used['tokens']:,} tokens, ${used['cost']:,.2f}{without}"
 
 
 def traffic_text(row: Row) -> str:

@@ -18,7 +18,8 @@ from cli.deployments.logs import as_moment
 from cli.errors import BadUsage
 from cli.output import Column, Output, table
 
-DIMENSIONS = ("day", "key", "deployment", "source", "model")
+DIMENSIONS = ("day", "key", "deployment", "source", "model", "user", "node")
+DETAILS = ("user", "node")  # an answer names those with the most tokens
 COUNTS = ("runs", "input_tokens", "output_tokens", "total_tokens")
 HEADS = {"runs": "runs", "input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
 
@@ -29,7 +30,8 @@ def usage(
     out: Output,
     by: str = Option(
         "deployment,model",
-        help="Groups, separated by commas: day, key, deployment, source, model.",
+        help="Groups, separated by commas: day, key, deployment, source, model; or user or node, with any of day,"
+        " deployment, model.",
         metavar="LIST",
     ),
     since: str | None = Option(
@@ -69,7 +71,9 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
     numbers = [Column(head, partial(_count, name), no_wrap=True) for name, head in HEADS.items()]
     numbers.append(Column("cost", _cost, no_wrap=True))
     result = table(rows, [*groups, *numbers])
-    if len(rows) > 1 and "model" not in by:  # a run counts in the row of each model that it called
+    if len(rows) > 1 and not {"model", "node"} & set(
+        by
+    ):  # a run counts in the row of each model and node that it called
         costs = [row["cost"] for row in rows if row["cost"] is not None]
         sums = {name: sum(row[name] for row in rows) for name in COUNTS}
         total = {**sums, "cost": sum(costs) if costs else None}
@@ -79,6 +83,8 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
 
 def _name(dimension: str, row: Mapping[str, Any]) -> str:
     """Return the name of a dimension's value; its id if the object is deleted, or a dash if there is neither."""
+    if dimension in DETAILS and row["is_rest"]:
+        return "(others)"
     return str(row[dimension] or row.get(f"{dimension}_id") or "-")
 
 
@@ -92,7 +98,11 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 def _write(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> None:
     """Write the rows as CSV to stdout, with ids beside names and values as the API returns them."""
-    ids = {"key": ("key_id", "key"), "deployment": ("deployment_id", "deployment")}
+    ids = {
+        "key": ("key_id", "key"),
+        "deployment": ("deployment_id", "deployment"),
+        **{name: (name, "is_rest") for name in DETAILS},
+    }
     columns = [column for name in by for column in ids.get(name, (name,))]
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow([*columns, *COUNTS, "cost"])

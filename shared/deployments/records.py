@@ -6,6 +6,7 @@ from typing import Any
 
 from shared.deployments import limits
 from shared.deployments.project_rules import EXPIRY_ACTIONS
+from shared.figures import budgets
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
 from shared.models import DeploymentStatus, RevisionStatus, status_of_deployment
@@ -55,6 +56,10 @@ INBOX_RULES = record(
     remind_after_seconds=SECONDS,
     expire_after_seconds=SECONDS,
     on_expiry=ON_EXPIRY,
+)
+# What its runs have used today (UTC), if it has a budget of the day, and models that budgets in dollars count as 0.
+USED_TODAY = record(
+    "UsedToday", tokens=COUNT_OR_NULL, cost=budgets.AMOUNT_OR_NULL, unpriced_models=listed(TEXT)
 )
 COMMIT_MESSAGE = "commit_message"
 NAMES_OR_NULL = or_null(listed(TEXT))
@@ -139,6 +144,7 @@ DEPLOYMENT = Record(
         "agent": RecordField(or_null(AGENT), ("agent_id", "agent_environment"), _agent),
         "pool": RecordField(TEXT),
         "limits": RecordField(limits.RECORD.schema, limits.RECORD.columns, limits.RECORD.show),
+        "used_today": RecordField(USED_TODAY),
         "inbox": RecordField(or_null(INBOX_RULES)),
         "require_replay": RecordField(BOOLEAN),
         "created_at": RecordField(TIME),
@@ -157,6 +163,11 @@ DEPLOYMENT = Record(
                                               'percent', share.percent) ORDER BY o.number)
             FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
             JOIN revision o ON o.id = share.revision_id) END""",
+        "used_today": """(SELECT json_build_object('tokens', max(s.tokens), 'cost', max(s.cost), 'unpriced_models', (
+                SELECT coalesce(json_agg(a.name ORDER BY a.name), '[]') FROM budget_alert a
+                WHERE a.kind = 'deployment' AND a.id = CAST(d.id AS text) AND a.day = utc_date(now()) AND a.percent = 0))
+            FROM spent_tokens s
+            WHERE s.kind = 'deployment' AND s.id = CAST(d.id AS text) AND s.day = utc_date(now()))""",
         "least_key_role": """(SELECT CASE WHEN a.user_code ->> 'auth' IS NULL THEN 'read'
             WHEN a.user_code -> 'auth' ->> 'disable_studio_auth' = 'true' THEN NULL ELSE 'run' END
             FROM revision a WHERE a.id = d.active_revision_id)""",

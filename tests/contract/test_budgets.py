@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from shared.figures import budgets
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, driver
 from tests.contract import rpc
 from tests.contract.conftest import Api, Users, caller
 from tests.contract.statements import execute, scalar
@@ -148,6 +149,20 @@ def test_a_budget_that_cannot_be_kept_is_refused_by_its_field(
                 content_type="application/json",
             )
             assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_deployment_shows_what_it_has_used_today_and_models_without_a_price(api: Api) -> None:
+    path = f"/v2/deployments/{api.deployment.id}"
+    api.client.patch(path, json={"limits": {"max_cost_per_day": 1}})
+    with driver() as conn:
+        limits = budgets.Budgets.read(conn).own((budgets.DEPLOYMENT, str(api.deployment.id)))
+        budgets.spend(
+            conn, limits, 7, Decimal("0.25"), deployment_id=api.deployment.id, unpriced=["new-model"]
+        )
+
+    assert api.client.get(path).json["used_today"] == {
+        "tokens": 7, "cost": 0.25, "unpriced_models": ["new-model"]
+    }  # fmt: skip
 
 
 def test_budgets_in_dollars_are_shown_as_they_were_set(api: Api, client: FlaskClient) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments import secrets
+from shared.figures import budgets
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Notifications
@@ -24,8 +25,7 @@ NO_LIMITS = dict.fromkeys(
         "hosts_per_runner",
         "run_timeout_seconds",
         "memory_mb",
-        "max_tokens_per_day",
-        "max_run_tokens",
+        *budgets.NAMES,
     )
 )
 
@@ -83,6 +83,7 @@ def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
         "agent": None,
         "pool": "default",
         "limits": NO_LIMITS,
+        "used_today": {"tokens": None, "cost": None, "unpriced_models": []},
         "inbox": None,
         "require_replay": False,
     }

@@ -223,3 +223,14 @@ def test_the_terminal_shows_names_and_a_sum(api: Api) -> None:
     assert lines[1].split() == ["bootstrap", "chat", "1", "100,010", "50,001", "150,011", "-"]
     assert lines[2].split()[1] == str(api.deployment.id)
     assert lines[3].split() == ["Total", "2", "200,020", "100,002", "300,022", "2.50"]
+
+
+def test_the_terminal_names_users_and_the_others(users: Users) -> None:
+    run_once(users.ann, USED)
+    rows = asked(users.owner, "by=user")
+    screen = Console(file=io.StringIO(), width=120)
+
+    screen.print(command.usage_table([*rows, {**rows[0], "user": None, "is_rest": True}], ["user"]))
+
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.split()[0] for line in lines] == ["User", "ann", "(others)", "Total"]

@@ -32,6 +32,7 @@ from shared.records import (
     one_of,
     record,
 )
+from web.gate.callers import require_role
 from web.gate.context import caller
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -216,13 +217,15 @@ def get_usage(query: dict[str, Any]) -> Response:
 
     `by` may also hold either `user` or `node`, with any of `day`, `deployment` and `model`. The 1000 users or nodes with
     the most tokens have rows of their own. `is_rest` marks the row of the others. `user` is null for runs without a user,
-    `node` for calls outside of nodes. These figures leave replays out, and are removed with the deployment.
+    `node` for calls outside of nodes. `user` needs the role `run`. These figures leave replays out, and are removed with the deployment.
     """
     until = query.get("until") or database_time().date()
     since = query.get("from") or until - min(DEFAULT_DAYS, until - date.min)
     if not timedelta(0) <= until - since <= MAX_DAYS:
         raise Invalid(f"must be at most {MAX_DAYS.days} days before until", loc=("query", "from"))
     by = [name for name in DIMENSIONS if name in query["by"]]
+    if "user" in by:
+        require_role(caller(), "run")  # as for the threads of users
     rows = read(usage.usage, caller().organization_id, since=since, until=until, by=by)
     rows = [{name: _as_text(value) for name, value in row.items()} for row in rows]
     if query["format"] == "json":

@@ -1,4 +1,4 @@
-// Runs, tokens and their cost, by day, deployment, model and key.
+// Runs, tokens and their cost, by day, deployment, model, key, user and node.
 
 import { html } from "../core/dom.js";
 import { control } from "../core/api.js";
@@ -10,8 +10,9 @@ import { Tile } from "../parts/tiles.js";
 
 const DAY_MS = 86_400_000;
 const DAYS = 30, MOST_DAYS = 1000;
-const DIMENSIONS = /** @type {const} */ (["day", "deployment", "model", "key"]);
-const LABELS = { day: "Day", deployment: "Deployment", model: "Model", key: "API key" };
+const DIMENSIONS = /** @type {const} */ (["day", "deployment", "model", "key", "user", "node"]);
+const LABELS = { day: "Day", deployment: "Deployment", model: "Model", key: "API key", user: "User", node: "Node" };
+const EXCLUDED = { user: ["key", "node"], node: ["key", "user"], key: ["user", "node"] }; // dimensions that cannot be combined
 
 export const title = () => "Usage";
 
@@ -35,12 +36,13 @@ export default function UsagePage({ query }) {
       <${ErrorBox} error=${error} retry=${table.reload} />
       ${days.rows && days.rows.length > 0 && html`<${Days} rows=${days.rows} from=${from} until=${until} />`}
       ${table.loading && html`<${Loading} />`}
-      ${table.rows && html`<${Table} label="Usage" rows=${table.rows} rowKey=${(/** @type {any} */ row) => by.map((name) => row[idOf(name)]).join("|")} columns=${columns(by)} empty=${NONE} />`}
+      ${table.rows && html`<${Table} label="Usage" rows=${table.rows} rowKey=${(/** @type {any} */ row) => [...by.map((name) => row[idOf(name)]), row.is_rest].join("|")} columns=${columns(by)} empty=${NONE} />`}
     <//>`;
 
   /** @param {typeof DIMENSIONS[number]} name @param {boolean} isOn */
   function choose(name, isOn) {
-    const chosen = DIMENSIONS.filter((one) => (one === name ? isOn : by.includes(one)));
+    const excluded = (isOn && /** @type {Record<string, string[]>} */ (EXCLUDED)[name]) || [];
+    const chosen = DIMENSIONS.filter((one) => (one === name ? isOn : by.includes(one) && !excluded.includes(one)));
     if (chosen.length) setQuery({ by: chosen.join(",") });
   }
 }
@@ -92,6 +94,8 @@ const CELLS = {
   deployment: (row) => (row.deployment ? html`<a href=${href(["deployments", row.deployment_id])}>${row.deployment}</a>` : html`<span class="quiet">deleted</span>`),
   model: (row) => row.model ?? NOTHING,
   key: (row) => row.key ?? row.key_id ?? html`<span class="quiet">none (crons, users)</span>`,
+  user: (row) => row.user ?? html`<span class="quiet">${row.is_rest ? "all others" : "none"}</span>`,
+  node: (row) => row.node ?? html`<span class="quiet">${row.is_rest ? "all others" : "outside of nodes"}</span>`,
 };
 
 /** @param {string} name */

@@ -2,12 +2,17 @@
 
 import { html, useState } from "../core/dom.js";
 import { control } from "../core/api.js";
+import { count, money } from "../core/format.js";
 import { can } from "../core/session.js";
 import { Button, Empty, TextField, ask, notify } from "./index.js";
 
 const LIMITS = [
   ["max_concurrent_runs", "Concurrent runs"], ["hosts_per_runner", "Graph hosts on each runner"], ["run_timeout_seconds", "Time limit of a run, in seconds"],
   ["memory_mb", "Memory of a graph host, in MB"], ["max_tokens_per_day", "Tokens per day"], ["max_run_tokens", "Tokens per run"],
+  ["max_cost_per_day", "Cost per day, in US dollars"], ["max_run_cost", "Cost per run, in US dollars"],
+  ["max_user_tokens_per_day", "Tokens of a user per day"], ["max_user_cost_per_day", "Cost of a user per day, in US dollars"],
+  ["max_thread_tokens_per_day", "Tokens of a thread per day"], ["max_thread_cost_per_day", "Cost of a thread per day, in US dollars"],
+  ["budget_webhook", "Webhook at 50, 80 and 100 % of a day's limit"],
 ];
 
 /** @param {{record: any, reload: () => void}} props */
@@ -72,8 +77,8 @@ function Limits({ record, reload }) {
   const save = async () => {
     try {
       const { pool, ...limits } = typed;
-      const numbers = Object.fromEntries(Object.entries(limits).map(([name, value]) => [name, numberOf(value)]));
-      await control("PATCH", `/v2/deployments/${record.id}`, { body: { limits: numbers, ...(pool && { pool }) } });
+      const changes = Object.fromEntries(Object.entries(limits).map(([name, value]) => [name, name === "budget_webhook" ? value.trim() : numberOf(value)]));
+      await control("PATCH", `/v2/deployments/${record.id}`, { body: { limits: changes, ...(pool && { pool }) } });
       setWrong({});
       setTyped({});
       notify("Saved. The limits apply to runs that start from now on.");
@@ -84,8 +89,11 @@ function Limits({ record, reload }) {
       if (!fields.length) throw error;
     }
   };
+  const { tokens = null, cost = null, unpriced_models: unpriced = [] } = record.used_today ?? {};
   return html`
-    ${known.map(([name, label]) => html`<${TextField} key=${name} label=${label} value=${values[name]} disabled=${isReadOnly} error=${wrong[name]} placeholder="No limit" onInput=${type(name)} />`)}
+    ${tokens !== null && html`<p>Used today: ${count(tokens)} tokens, ${money(cost)}.</p>`}
+    ${unpriced.length > 0 && html`<p class="quiet">Budgets in dollars count these models as 0, because they have no price: ${unpriced.join(", ")}.</p>`}
+    ${known.map(([name, label]) => html`<${TextField} key=${name} label=${label} value=${values[name]} disabled=${isReadOnly} error=${wrong[name]} placeholder=${name === "budget_webhook" ? "None" : "No limit"} onInput=${type(name)} />`)}
     <${TextField} label="Pool" value=${values.pool} disabled=${isReadOnly} error=${wrong.pool} onInput=${type("pool")} hint="Runners of this pool execute the runs. Waiting runs move to the pool too." />
     ${!isReadOnly && html`<div class="actions"><${Button} kind="primary" disabled=${Object.keys(typed).length === 0} onClick=${save}>Save<//></div>`}`;
 }
