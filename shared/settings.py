@@ -227,7 +227,7 @@ class Settings(SignInSettings):
     model_prices: Prices = setting(
         "RUNYARD_MODEL_PRICES",
         (),
-        'prices of models as JSON, by a model\'s name or a prefix and `*`: the prices of a million input tokens and of a million output tokens, as in `{"gpt-5*": [1.25, 10]}`',
+        'prices of models in US dollars as JSON, by a model\'s name or a prefix and `*`: the prices of a million input tokens and of a million output tokens, as in `{"gpt-5*": [1.25, 10]}`',
     )
 
     # Rate and connection limits of a web process, per key and in total; operators' keys have no limit of their own

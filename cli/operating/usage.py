@@ -19,6 +19,7 @@ from cli.errors import BadUsage
 from cli.output import Column, Output, table
 
 DIMENSIONS = ("day", "key", "deployment", "source", "model", "user", "node")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet executes text that begins so
 DETAILS = ("user", "node")  # an answer names those with the most tokens
 COUNTS = ("runs", "input_tokens", "output_tokens", "total_tokens")
 HEADS = {"runs": "runs", "input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
@@ -107,4 +108,9 @@ def _write(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow([*columns, *COUNTS, "cost"])
     for row in rows:
-        out.writerow([row[name] for name in (*columns, *COUNTS, "cost")])
+        out.writerow([_cell(row[name]) for name in (*columns, *COUNTS, "cost")])
+
+
+def _cell(value: Any) -> Any:
+    """Return a value for CSV. Users choose their names, and a spreadsheet would execute some."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -46,13 +46,13 @@ NAMES = (*NAMES_OF_KEY[:-1], *list(DAILY)[2:], WEBHOOK)
 AMOUNTS = {TOKENS: "{} tokens", COST: "${}"}
 
 
-def _amount(name: str) -> Callable[[Row], float | None]:
+def _as_number(name: str) -> Callable[[Row], float | None]:
     return lambda row: None if row[name] is None else float(row[name])
 
 
 AMOUNT_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
 FIELDS = {
-    name: RecordField(AMOUNT_OR_NULL, value=_amount(name))
+    name: RecordField(AMOUNT_OR_NULL, value=_as_number(name))
     if "cost" in name
     else RecordField(TEXT_OR_NULL if name == WEBHOOK else COUNT_OR_NULL)
     for name in NAMES
@@ -128,20 +128,22 @@ class Limit:
 
     def exceeded(self, spent: Spent) -> str:
         """Return the error text for a used-up limit of a day, with the time when runs may continue."""
+        most, used = amount(self.unit, self.most), amount(self.unit, spent.of(self.unit))
         return (
-            f"The {_named(self.account)} has used its budget of {self._amount(self.most)} a day ({self.name}): it may"
-            f" run again from {spent.resets_at.isoformat()}. Used: {self._amount(spent.of(self.unit))}."
+            f"The {_named(self.account)} has used its budget of {most} a day ({self.name}): it may run again from"
+            f" {spent.resets_at.isoformat()}. Used: {used}."
         )
 
     def exceeded_by_run(self, used: Decimal) -> str:
         """Return the error text for a run that used more than its limit."""
         return (
-            f"the run used {self._amount(used)}: the {_named(self.account)} allows {self._amount(self.most)} per run"
-            f" ({self.name})"
+            f"the run used {amount(self.unit, used)}: the {_named(self.account)} allows"
+            f" {amount(self.unit, self.most)} per run ({self.name})"
         )
 
-    def _amount(self, number: Decimal) -> str:
-        return AMOUNTS[self.unit].format(f"{number:f}")
+
+def amount(unit: str, number: Decimal) -> str:
+    return AMOUNTS[unit].format(f"{number:f}")
 
 
 def _named(account: Account) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import logging
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
@@ -185,7 +186,10 @@ def budget_content(delivery: Delivery) -> bytes:
         told = f"the model {name} has no price: budgets in dollars count it as 0."
         body: dict[str, Any] = {**head, "model": name}
     else:
-        told = f"{event['percent']} % of {name} is used: {event['used']} of {event['limit']}."
+        used, limit = (
+            budgets.amount(event["unit"], Decimal(repr(event[field]))) for field in ("used", "limit")
+        )
+        told = f"{event['percent']} % of {name} is used: {used} of {limit}."
         subject = {"kind": event["kind"], "id": budgets.id_of((event["kind"], event["id"]))}
         budget = {field: event[field] for field in ("name", "unit", "limit", "used", "percent")}
         resets_at = datetime.combine(day + timedelta(days=1), time(), UTC)

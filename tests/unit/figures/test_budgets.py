@@ -242,7 +242,7 @@ def test_an_alert_names_the_limit_and_whose_it_is(deployment: DeploymentRef) -> 
             "percent": 50,
             "subject": {"kind": "user", "id": "a:b <é>"},
         },
-        "text": f"{deployment.name}: 50 % of max_user_cost_per_day is used: 1.3 of 2.5.",
+        "text": f"{deployment.name}: 50 % of max_user_cost_per_day is used: $1.3 of $2.5.",
     }
     assert "Webhook-Id" in webhook_deliveries.headers(delivery, b"", webhook_deliveries.database_time())
 
