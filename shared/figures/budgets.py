@@ -217,13 +217,14 @@ def spend(
     deployment_id: UUID,
     run_id: UUID | None = None,
     unpriced: Sequence[str] = (),
+    run_limits: Sequence[Limit] = (),
 ) -> dict[Account, Spent]:
     """Add tokens and cost to today's sums of the accounts of limits. Returns the new sums.
 
     Shares of a limit that are reached for the first time are reported at the deployment; so are models without a price,
-    if one of the limits is a cost.
+    if a limit of the day or the run is a cost.
     """
-    return _count(_SPEND, conn, limits, tokens, cost, deployment_id, run_id, unpriced)
+    return _count(_SPEND, conn, limits, tokens, cost, deployment_id, run_id, unpriced, run_limits)
 
 
 def begin(conn: Conn, account: Account, deployment_id: UUID | None = None) -> None:
@@ -251,9 +252,10 @@ def _count(
     deployment_id: UUID | None,
     run_id: UUID | None,
     unpriced: Sequence[str],
+    run_limits: Sequence[Limit] = (),
 ) -> dict[Account, Spent]:
     reported = limits if deployment_id is not None else ()
-    costs = [one for one in reported if one.unit == COST]
+    costs = [one for one in (*reported, *run_limits) if one.unit == COST]
     rows = counting.rows(
         conn,
         **_accounts(limits),

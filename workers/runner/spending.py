@@ -92,9 +92,10 @@ class RunSpending:
         continue. An unreachable database stops no run.
         """
         limits = self._spending.budgets.daily(self._subject)
-        if not limits:
-            return None
+        run_limits = self._spending.budgets.of_run(self._subject)
         cost, unpriced = usage.exact_cost(models)
+        if not limits and not (unpriced and any(limit.unit == COST for limit in run_limits)):
+            return None
         more_tokens = max(min(tokens, MOST_TOKENS) - self._tokens, 0)
         more_cost = max(cost - self._cost, Decimal(0))
         self._tokens += more_tokens
@@ -111,6 +112,7 @@ class RunSpending:
                     deployment_id=self._run.deployment_id,
                     run_id=self._run.run_id,
                     unpriced=unpriced,
+                    run_limits=run_limits,
                 )
         except Unavailable:
             return None

@@ -18,6 +18,7 @@ from shared.threads import state
 from tests.support.creating import insert_run
 from tests.support.greened import constants, within
 from tests.support.runner_bench import Bench, bench, last, names
+from tests.support.waiting import until
 from workers.runner import runner
 from workers.upkeep.upkeep import Upkeep
 
@@ -181,8 +182,17 @@ def test_a_run_is_stopped_when_it_has_cost_what_it_or_its_thread_may(b: Bench) -
         tokens = row["usage"]["large"]["input_tokens"] + row["usage"]["large"]["output_tokens"]
         assert [tuple(one) for one in counted] == [("thread", tokens, Decimal(tokens) / 1_000_000)]
         assert ended(b, b.start("consumes")) == ("success", "")
+        usage.configure_prices(())
+        allow(b, max_run_cost=Decimal("0.00003"), max_thread_cost_per_day=Decimal(0))
+        assert ended(b, b.start("consumes")) == ("success", "")
+        until(lambda: "The model large has no price" in log_of(b))
     finally:
         usage.configure_prices(())
+
+
+def log_of(b: Bench) -> str:
+    with connection() as conn:
+        return " ".join(conn.execute(text("SELECT message FROM log_line")).scalars())
 
 
 @within(bench)
