@@ -153,7 +153,8 @@ def test_a_budget_that_cannot_be_kept_is_refused_by_its_field(
 
 def test_a_deployment_shows_what_it_has_used_today_and_models_without_a_price(api: Api) -> None:
     path = f"/v2/deployments/{api.deployment.id}"
-    api.client.patch(path, json={"limits": {"max_cost_per_day": 1}})
+    webhook = {"budget_webhook": "https://1.1.1.1/x"}
+    assert api.client.patch(path, json={"limits": {"max_cost_per_day": 0.4, **webhook}}).status_code == 200
     with driver() as conn:
         limits = budgets.Budgets.read(conn).own((budgets.DEPLOYMENT, str(api.deployment.id)))
         budgets.spend(
@@ -163,6 +164,12 @@ def test_a_deployment_shows_what_it_has_used_today_and_models_without_a_price(ap
     assert api.client.get(path).json["used_today"] == {
         "tokens": 7, "cost": 0.25, "unpriced_models": ["new-model"]
     }  # fmt: skip
+    deliveries = api.post("/webhooks/search", {}).json
+    fields = ("type", "run_id", "thread_id", "url")
+    assert sorted([row[name] for name in fields] for row in deliveries) == [
+        [event, None, None, "https://1.1.1.1/x"] for event in ("budget.reached", "budget.unpriced")
+    ]
+    assert api.post(f"/webhooks/{deliveries[0]['delivery_id']}/retry").status_code == 202
 
 
 def test_budgets_in_dollars_are_shown_as_they_were_set(api: Api, client: FlaskClient) -> None:
