@@ -242,6 +242,40 @@ export const types = new StateGraph(Chat)
   .addEdge("speak", "later")
   .compile();
 
+// Reasoning as providers' packages stream it
+
+function reasoning(provider: string, chunks: ConstructorParameters<typeof AIMessageChunk>[0][]) {
+  class Thinker extends Speaker {
+    async *_streamResponseChunks(_messages: BaseMessage[], _options: unknown, manager?: CallbackManagerForLLMRun) {
+      for (const fields of chunks as any[]) {
+        const response_metadata = { model_provider: provider, ...fields.response_metadata };
+        yield* this.said(new AIMessageChunk({ ...fields, response_metadata }), manager);
+      }
+    }
+  }
+  return new StateGraph(Chat)
+    .addNode("think", async () => ({ messages: [await new Thinker({ words: [] }).invoke("hi")] }))
+    .addEdge(START, "think")
+    .compile();
+}
+
+export const anthropic = reasoning("anthropic", [
+  { content: [{ type: "thinking", thinking: "", signature: "", index: 0 }] },
+  { content: [{ type: "thinking", thinking: "hm", index: 0 }] },
+  { content: [{ type: "thinking", signature: "s1", index: 0 }] },
+  { content: [{ type: "text", text: "yes", index: 1 }] },
+  { content: "", additional_kwargs: { stop_reason: "end_turn" } },
+]);
+const summary = [{ type: "summary_text", text: "hm", index: 0 }];
+export const openai = reasoning("openai", [
+  {
+    content: [{ type: "reasoning", reasoning: "hm", index: 0 }],
+    additional_kwargs: { reasoning: { type: "reasoning", id: "r1", summary } },
+  },
+  { content: [{ type: "text", text: "yes", index: 0 }] },
+  { content: [], response_metadata: { output: [{ type: "reasoning", id: "r1", summary }] } },
+]);
+
 // A model whose stream is hidden: the node returns its answer whole
 
 const hidden = new Speaker({ words: ["in ", "secret"] }).withConfig({ tags: ["nostream"] });

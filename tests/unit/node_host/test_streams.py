@@ -19,6 +19,8 @@ from workers.graph_host import frames
 # `events` is compared below: some of its tags and names are the library's. The modes that are left out are combined in
 # one of the others.
 COMPARED = [mode for mode in MODES if mode not in ("events", "values", "updates", "messages-tuple")]
+# The signature, and the reason why the model stopped, by provider
+REASONING = {"anthropic": ({"signature": "s1"}, "end_turn"), "openai": ({"id": "r1"}, None)}
 SHARED_METADATA = (
     "assistant_id", "graph_id", "run_attempt", "run_id", "thread_id", "langgraph_checkpoint_ns", "langgraph_node",
     "langgraph_path", "langgraph_step", "langgraph_triggers", "ls_model_type",
@@ -34,7 +36,7 @@ def python_host() -> Iterator[HostProcess]:
 @pytest.fixture(scope="module")
 def streaming_host(node_project: Path) -> Iterator[HostProcess]:
     with node_host(
-        node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types", "whispers")}
+        node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types", "whispers", *REASONING)}
     ) as host:
         assert "error" not in host.ready, host.ready
         yield host
@@ -126,6 +128,20 @@ def test_a_model_that_reports_tokens_without_their_chunks_ends_its_message(
         if name.startswith(('~["messages"', '~["updates"'))
     ]
     assert events[-3:] == ["message-finish", "updates", "updates"]
+
+
+@pytest.mark.parametrize("provider", REASONING)
+def test_reasoning_of_a_provider_is_one_block_before_the_answer(
+    streaming_host: HostProcess, provider: str
+) -> None:
+    extra, reason = REASONING[provider]
+
+    messages = by_method(streaming_host.run(provider, {"messages": []}, stream_mode=["protocol"]))["messages"]
+
+    thought, said = [data["content"] for data in messages if data["event"] == "content-block-finish"]
+    assert {**thought, "index": 0} == {"type": "reasoning", "reasoning": "hm", "index": 0, **extra}
+    assert (said["type"], said["text"]) == ("text", "yes")
+    assert messages[-1].get("reason") == reason
 
 
 @pytest.fixture(scope="module")

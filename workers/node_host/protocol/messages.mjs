@@ -32,6 +32,8 @@ export class MessageBlocks {
   /** @type {Record<string, any> | null} */
   #usage = null;
   #metadata = {};
+  /** @type {unknown} */
+  #reason; // of Anthropic's chunks, which give it outside of the metadata
 
   /** @param {any} message the first chunk, or the whole message */
   constructor(message) {
@@ -62,6 +64,7 @@ export class MessageBlocks {
       yield* this.#take(key, block);
     }
     Object.assign(this.#metadata, message.response_metadata ?? {});
+    this.#reason = message.additional_kwargs?.stop_reason || this.#reason;
     if (message.usage_metadata) {
       addUsage((this.#usage ??= {}), message.usage_metadata);
     }
@@ -74,7 +77,7 @@ export class MessageBlocks {
       yield block.finish();
     }
     this.#open = [];
-    const reason = this.#metadata.finish_reason || this.#metadata.stop_reason;
+    const reason = this.#metadata.finish_reason || this.#metadata.stop_reason || this.#reason;
     yield {
       event: "message-finish",
       ...(this.#usage === null ? {} : { usage: this.#usage }),
@@ -167,8 +170,10 @@ class Block {
 function* slices(message) {
   const isStreamed = isChunk(message) && typeOf(message) === "ai";
   const calls = isStreamed ? (message.tool_call_chunks ?? []) : [];
-  const isPlain = typeof message.content === "string" && !Object.keys(message.additional_kwargs ?? {}).length;
-  const blocks = isPlain && isStreamed ? textBlocks(message) : blocksOf(message);
+  const isBare = !Object.keys(message.additional_kwargs ?? {}).length;
+  const isPlain = isBare && (typeof message.content === "string" || !message.content?.length);
+  // The last chunk of OpenAI's Responses has the whole response in its metadata, from which core would repeat blocks.
+  const blocks = isPlain && isStreamed ? textBlocks(message) : blocksOf(message).map(signed);
   for (const [position, block] of blocks.entries()) {
     if (isObject(block) && !(calls.length && OF_CALLS.has(block.type))) {
       yield [`${block.type} ${block.index ?? position}`, block];
@@ -185,7 +190,14 @@ function* slices(message) {
 }
 
 function textBlocks({ content }) {
-  return content ? [{ type: "text", text: content }] : [];
+  return content?.length ? [{ type: "text", text: content }] : [];
+}
+
+/** Return Anthropic's signature of a reasoning, which core does not recognize in a chunk of its own, as part of that. */
+function signed(block) {
+  const value = block?.type === "non_standard" ? block.value : undefined;
+  const isSignature = value?.type === "thinking" && typeof value.signature === "string";
+  return isSignature ? { type: "reasoning", signature: value.signature, index: value.index } : block;
 }
 
 function blocksOf(message) {
