@@ -239,6 +239,33 @@ def test_packages_are_installed_at_the_nearest_lock_file_above_the_configuration
     assert node_of(read, at="apps/agents/langgraph.json").root == PurePosixPath("apps/agents")
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "credential"),
+    [
+        (".npmrc", "//npm.example/:_authToken=npm_abc123", "npm_abc123"),
+        (".npmrc", '//npm.example/:_password = "c2VjcmV0" ', "c2VjcmV0"),
+        (".npmrc", "registry=https://me:pass-word@npm.example/", "pass-word"),
+        (".yarnrc.yml", "    npmAuthToken: 'npm_abc123'", "npm_abc123"),
+        (".yarnrc", '"//npm.example/:_authToken" npm_abc123', "npm_abc123"),
+        (".npmrc", "; _authToken=npm_abc123", None),
+        (".npmrc", '//npm.example/:_authToken = "${NPM_TOKEN}"', None),
+        (".npmrc", "registry=https://me:${PASSWORD}@npm.example/", None),
+        (".npmrc", "always-auth=true", None),
+    ],
+)
+def test_a_credential_as_text_in_settings_is_warned_of_with_its_line(
+    read: Read, root: Path, name: str, line: str, credential: str | None
+) -> None:
+    (root / name).write_text(f"# of our registry\n{line}\n")
+
+    node = node_of(read)
+
+    assert node.credentials == ({credential} - {None})
+    place = f"{name}, line 2: holds a credential as text"
+    assert [warning.startswith(place) for warning in node.warnings] == [True] * len(node.credentials)
+    assert "npm_abc123" not in f"{node}"
+
+
 def test_files_that_repeat_what_is_searched_for_do_not_hold_up_the_builder(read: Read, root: Path) -> None:
     long = 300_000
     write(
@@ -247,7 +274,7 @@ def test_files_that_repeat_what_is_searched_for_do_not_hold_up_the_builder(read:
         engines={"node": "||".join(f"{major}.0.0" for major in range(long // 20))},
         workspaces=["*a" * 100] * 1000,
     )
-    (root / ".npmrc").write_text("${a" * long)
+    (root / ".npmrc").write_text(f"_auth{' ' * long}\n{'https://' * (long // 10)}\n" + "${a" * (long // 10))
     (root / "package-lock.json").unlink()
     write(root, f"{'a' * 200}/package.json")
     (root / f"{'a' * 200}/src").mkdir()

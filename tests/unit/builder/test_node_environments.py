@@ -383,7 +383,18 @@ def test_packages_come_from_a_private_registry_with_a_token_of_the_deployment(wo
             made = make(settings, planned(keep(files), NPM_TOKEN="the-token"), said)
             assert hosted(settings, made, world)["graph"] == "hello agent 7 v24.19.0", manager
 
-    assert "the-token" not in "".join(said)
+        prints = {"postinstall": "echo //npm.example/:_authToken=the-token; exit 1"}
+        package = {"dependencies": {"greeting": "1.0.0"}, "scripts": prints}
+        literal = settings_of_npm.replace("${NPM_TOKEN}", "the-token")
+        files = {**FILES, "package.json": json.dumps(package), ".npmrc": literal}
+        with pytest.raises(BuildFailed) as failed:
+            make(settings, keep(files), said)
+
+    warning = ".npmrc, line 2: holds a credential as text: refer to a secret of the deployment, such as ${NPM_TOKEN}"
+    assert warning in said
+    assert "_authToken=***" in "".join(said), "what the script printed"
+    assert "the-token" not in "".join((*said, str(failed.value)))
+    assert list(settings.data_dir.rglob("_logs/*")) == [], "would hold what the script printed"
 
 
 def silent(level: str, message: str) -> None:

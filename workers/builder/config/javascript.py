@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import Any
@@ -38,6 +38,12 @@ MAX_LOCK_BYTES = 16 * 1024 * 1024
 # Files in which a project refers to variables of the deployment, and such a reference.
 MANAGER_SETTINGS = (".npmrc", ".yarnrc.yml", ".yarnrc")
 REFERENCE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
+# A credential in such a file: of a registry, or in a URL. A value that begins with `$` is a reference.
+CREDENTIAL = re.compile(
+    r"""\b(?:_authToken|_auth|_password|npmAuthToken|npmAuthIdent)["']?(?:[ \t]*[=:]|[ \t])[ \t]*["']?([^\s"'$=:][^\s"']*)"""
+    r"""|https?://([^\s/"'@$]+)@"""
+)
+MAX_LINE = 16 * 1024  # characters of a line that is searched for a credential
 SPACED = re.compile(r"([<>=~^]+)\s*v?")  # an operator of a range, which npm allows to stand apart
 MAX_RANGE = 200  # characters of a range of versions: parsing takes longer than in proportion to its length
 MAX_PATTERNS = 100  # of the folders of a workspace
@@ -56,6 +62,7 @@ class NodeProject:
     manager_major: int | None  # None: the one that Node brings
     lock: PurePosixPath | None  # None: the build resolves the versions
     variables: frozenset[str]  # of the deployment, which the settings of the package manager refer to
+    credentials: frozenset[str] = field(default=frozenset(), repr=False)  # as text in these settings
     warnings: tuple[str, ...] = ()
 
 
@@ -151,8 +158,13 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
     _check_credentials(tree, {directory / PACKAGE, root / PACKAGE}, lock, content)
     folders = {root, directory, tree.directory}
     settings = [
-        path for folder in folders for name in MANAGER_SETTINGS if tree.is_file(path := folder / name)
+        path for folder in sorted(folders) for name in MANAGER_SETTINGS if tree.is_file(path := folder / name)
     ]
+    found = [each for path in settings for each in _credentials(path, tree.content(path))]
+    warnings.extend(
+        f"{place}: holds a credential as text: refer to a secret of the deployment, such as ${{NPM_TOKEN}}"
+        for place, _ in found
+    )
     return NodeProject(
         major=major,
         root=root,
@@ -162,8 +174,16 @@ def read(tree: SourceTree, config: Mapping[str, Any]) -> NodeProject:
         variables=frozenset(
             name.decode() for path in settings for name in REFERENCE.findall(tree.content(path))
         ),
+        credentials=frozenset(credential for _, credential in found),
         warnings=tuple(warnings),
     )
+
+
+def _credentials(path: PurePosixPath, content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the credentials that settings of a package manager hold as text, each with its file and line."""
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        if not line.lstrip().startswith(("#", ";")) and (match := CREDENTIAL.search(line[:MAX_LINE])):
+            yield f"{path}, line {number}", match[1] or match[2].rpartition(":")[2]
 
 
 def _nearest(tree: SourceTree, accepts: Callable[[PurePosixPath], bool]) -> PurePosixPath | None:

@@ -22,6 +22,7 @@ from workers.builder.node.resolved import Commands, Resolved, packages_digest
 from workers.builder.node.runtime import QUIET, Runtime, network_variables
 from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import SourceTree, Workspace, read_untrusted, write_untrusted
+from workers.graph_host.masking import masker
 from workers.isolation import sandbox
 
 RESOLVE, INSTALL, BUILD = "requirements", "install", "build"  # names of steps
@@ -154,11 +155,12 @@ class NodeInstaller:
     def _run(self, step: str, argv: list[str], cwd: Path) -> None:
         last: deque[str] = deque(maxlen=KEPT_LINES)
         noise = reasons.Noise()
+        mask = masker(self._project.credentials)
 
         def write(level: str, message: str) -> None:
             if not noise.contains(message):
-                last.append(message)
-                self._write_line(level, message)
+                last.append(mask(message))
+                self._write_line(level, last[-1])
 
         try:
             self._sandbox.run(
@@ -166,7 +168,7 @@ class NodeInstaller:
             )
         except BuildFailed as error:
             raise BuildFailed(
-                step, reasons.explained(list(last), error.message, self._manager.name)
+                step, reasons.explained(list(last), mask(error.message), self._manager.name)
             ) from error
 
     def _manager_variables(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from workers.builder.config.javascript import LOCK_NAMES
 
-NOISE = re.compile(r"npm warn Unknown (env|user|project) config|^\s*$")
+NOISE = re.compile(r"npm warn Unknown (env|user|project) config|npm error Log files were not written|^\s*$")
 USAGE = "npm error Clean install a project"  # begins the description of npm's command, after its reason
 PREFIX = re.compile(r"^(npm error|npm ERR!|error|\s*\[?ERR_PNPM_\w+\]?|➤ YN\d+: [│└┌·]?)\s*")
 # The summary comes first in the errors of npm, after these, and in those of pnpm and of requests of yarn 4.

@@ -47,7 +47,12 @@ NPM_COMMANDS = ("npm", "npx")
 # Variables with a file of certificates, the first that is set counts; and those that name a proxy.
 AUTHORITIES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-QUIET = {"npm_config_audit": "false", "npm_config_fund": "false", "npm_config_update_notifier": "false"}
+QUIET = {
+    "npm_config_audit": "false",
+    "npm_config_fund": "false",
+    "npm_config_update_notifier": "false",
+    "npm_config_logs_max": "0",  # no logs in the cache, which would hold what install scripts print
+}
 
 
 @dataclass(frozen=True)
