@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 import socket
 import time
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 READ_BYTES = 256 * 1024
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
+INHERITED_BY_NODE_ALONE = range(3, 16)  # descriptors; Node hands higher ones on to programs that it starts
 READING_SECONDS = 0.01  # longest time of reading a host's socket before other greenlets run
 PAUSE_SECONDS = 0.0001  # not 0: gevent would resume this greenlet many times before checking sockets
 # Exit codes of a host that aborts. The second one is how the sandbox reports the signal.
@@ -369,7 +371,7 @@ class Host:
     def _end_reading(self) -> None:
         """End `_read` once the process has ended and all that it sent is read.
 
-        Programs that it started may have inherited its end of the socket: those of Node do.
+        Programs that it started may have inherited its end of the socket.
         """
         self._process.wait()
         with contextlib.suppress(OSError):  # `kill` has closed the socket
@@ -427,7 +429,13 @@ class Host:
 def _start(
     command: HostCommand, host_socket: socket.socket, confine: Callable[[], None]
 ) -> gevent.subprocess.Popen:
-    argv = [part if part != "{socket}" else str(host_socket.fileno()) for part in command.argv]
+    descriptor = _descriptor_in_host(host_socket.fileno())
+
+    def prepare() -> None:
+        os.dup2(host_socket.fileno(), descriptor)
+        confine()
+
+    argv = [part if part != "{socket}" else str(descriptor) for part in command.argv]
     return gevent.subprocess.Popen(
         argv,
         bufsize=0,
@@ -436,10 +444,27 @@ def _start(
         stdin=gevent.subprocess.DEVNULL,
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
-        pass_fds=(host_socket.fileno(),),
+        pass_fds=(descriptor,),
         start_new_session=True,
-        preexec_fn=confine,
+        preexec_fn=prepare,
     )
+
+
+def _descriptor_in_host(descriptor: int) -> int:
+    """Return the number that a host's socket gets in the host.
+
+    Programs that Node starts inherit descriptors of higher numbers from Node's parent, and would receive the socket. A
+    number that is in use in this process is none of the pipes with which the host is started.
+    """
+    return next((number for number in INHERITED_BY_NODE_ALONE if _is_open(number)), descriptor)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def describe_exit(code: int, group: ControlGroup | None, memory_mb: int) -> str:

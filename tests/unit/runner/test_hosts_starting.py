@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +16,7 @@ import pytest
 from shared.errors import HostUnusable
 from shared.settings import Settings
 from tests.support.greened import World, greened, within
+from tests.support.javascript import NODE
 from tests.support.played_hosts import HOST, ROOT, Occupant, Stage, is_alive, stage
 from tests.support.waiting import until
 from workers.graph_host import frames
@@ -54,6 +56,31 @@ def test_a_real_host_runs_a_graph(world: World) -> None:
 
     pool.close()
     until(lambda: not is_alive(host.pid))
+
+
+CHILD_OF_NODE = """
+const socket = fs.readlinkSync(`/proc/self/fd/${process.argv.at(-1)}`);
+const ofChild = child_process.execFileSync("ls", ["-l", "/proc/self/fd"], { encoding: "utf8" });
+fs.writeFileSync("note.json", JSON.stringify([socket.startsWith("socket:"), ofChild.includes(socket)]));
+"""
+
+
+@greened
+def test_programs_that_node_starts_do_not_get_the_socket_of_its_host(world: World) -> None:
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+    command = HostCommand(
+        [str(NODE / "node"), "--eval", CHILD_OF_NODE, "{socket}"],
+        str(world.tmp_path),
+        {"PATH": os.environ["PATH"]},
+    )
+    with ExitStack() as others:  # a runner has many descriptors
+        for _ in range(40):
+            others.enter_context(open(os.devnull))
+        pool = HostPool(settings, lambda _: PreparedHost(command, lambda *_: None))
+        with pytest.raises(HostUnusable, match="exited with code 0"):
+            pool.acquire(uuid4())
+
+    assert json.loads((world.tmp_path / "note.json").read_text()) == [True, False]
 
 
 @within(stage)
