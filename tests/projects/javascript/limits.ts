@@ -1,5 +1,7 @@
 /** Graphs that misuse their host in one way each. */
 
+import { Worker } from "node:worker_threads";
+
 import { Annotation, END, START, StateGraph, getWriter, type LangGraphRunnableConfig } from "@langchain/langgraph";
 
 const State = Annotation.Root({
@@ -134,6 +136,13 @@ export const outlives = graph(async (_state, config) => {
   const failures = (await Promise.allSettled(attempts.map((attempt) => attempt()))).map(({ reason }: any) => String(reason));
   console.log([...failures, held.length].join("; "));
   return { log: ["late"] };
+});
+
+/** Starts threads that go on after the run: one prints and fails, the other never ends. */
+export const employs = graph(() => {
+  new Worker('setTimeout(() => { console.log("late"); throw new Error("of a thread"); }, 100)', { eval: true });
+  new Worker("Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)", { eval: true });
+  return { log: ["employed"] };
 });
 
 if (process.env.EXITS) {

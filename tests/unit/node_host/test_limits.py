@@ -14,6 +14,7 @@ import pytest
 from tests.support.hosts import Checkpointed, HostProcess
 from tests.support.node_hosts import PROJECT, node_host
 from tests.support.waiting import wait_until
+from workers.graph_host import frames
 
 GRAPHS = {
     name: f"./limits.ts:{name}"
@@ -132,6 +133,20 @@ def test_nodes_that_outlive_their_runs_reach_nothing_and_leave_nothing(host: Hos
         host.logs.clear()
 
     assert used(host) - before < 600 * MIB, "each of them held 5 MB"  # V8 collects garbage late
+
+
+def test_threads_that_outlive_their_run_end_with_the_host_and_belong_to_no_run(node_project: Path) -> None:
+    with node_host(node_project, GRAPHS) as host:
+        run = host.run("employs", {"text": "a"})
+        assert (run.values["log"], run.logs) == (["employed"], [])
+        host.read_until(lambda: len(host.logs) == 2)
+        assert {log["level"] for log in host.logs} == {"INFO", "ERROR"}
+        assert "late" in {log["message"] for log in host.logs}
+        assert "of a thread" in "".join(log["message"] for log in host.logs)
+        assert host.run("works", {"text": "a"}).values["log"] == ["worked"]
+        host.send(frames.STOP, frames.NOBODY, b"")
+
+        assert host.process.wait(timeout=20) == 0
 
 
 def test_an_exit_of_code_outside_of_runs_ends_the_host_with_its_code(node_project: Path) -> None:
