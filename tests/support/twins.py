@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from tests.support.hosts import Checkpointed, HostProcess
 from tests.support.transcripts import RUNS, executed
 
+Runs = list[dict[str, Any]]
 # LangChain for Python and for JavaScript prefix the ids of streamed messages differently.
 MESSAGE_ID = re.compile(r'"(?:lc_run--|run-)?(#\d+)(?:-tool-call-1)?": \{"metadata')
 VARYING = re.compile(r'"ls_integration": "langgraph", |"langgraph_version": "[\d.]+", |"timestamp": \d+,? ?')
@@ -23,18 +25,20 @@ def masked(text: str, varying: re.Pattern[str] = VARYING) -> list[str]:
     """Return the lines of a text with ids numbered in order of appearance, without what varies."""
     numbers: dict[str, str] = {}
     text = IDS.sub(lambda found: numbers.setdefault(found[0], f"#{len(numbers) + 1}"), varying.sub("", text))
-    text = PREFIXES.sub(r'"\1"', text).replace('"Speaker"', '"speaker"')
+    text = PREFIXES.sub(r'"\1"', text).replace('"Speaker"', '"speaker"').replace('"Thinker"', '"thinker"')
     return text.replace("BrokenError('it broke')", "BrokenError: it broke").split("\n")
 
 
-def protocol_events(host: HostProcess, graph_id: str, varying: re.Pattern[str] = VARYING) -> list[str]:
-    """Run the graph and return one line per event of protocol v2, with ids numbered in order of appearance.
+def protocol_events(
+    host: HostProcess, graph_id: str, varying: re.Pattern[str] = VARYING, runs: Runs | None = None
+) -> list[str]:
+    """Execute the graph's runs and return one line per event of protocol v2, with ids numbered in order of appearance.
 
     Text that matches `varying` is left out.
     """
     thread = Checkpointed(host)
     lines: list[str] = []
-    for run in RUNS[graph_id]:
+    for run in runs or RUNS[graph_id]:
         for name, params in executed(thread, graph_id, run, stream_mode=["protocol"]).events:
             if not name.startswith("~"):
                 continue  # the error of a failed run

@@ -46,9 +46,9 @@ export function streamed(interrupt) {
   };
 }
 
-/** Return the empty chunk at the end of a call. */
+/** Return the empty chunk at the end of a call. Clients join it to the ones before, so it has their kind of content. */
 export function emptied(message) {
-  return new message.constructor({ content: "", id: message.id });
+  return new message.constructor({ content: Array.isArray(message.content) ? [] : "", id: message.id });
 }
 
 /** Return the metadata of a streamed message without the empty entries that LangGraph adds. */

@@ -8,7 +8,7 @@ import { ChatGenerationChunk, type ChatResult } from "@langchain/core/outputs";
 import { RunnableLambda } from "@langchain/core/runnables";
 import { tool } from "@langchain/core/tools";
 import {
-  Annotation, Command, MessagesAnnotation, START, Send, StateGraph, getWriter, interrupt,
+  Annotation, Command, END, MessagesAnnotation, START, Send, StateGraph, getWriter, interrupt,
   type LangGraphRunnableConfig,
 } from "@langchain/langgraph";
 import { ToolNode, toolsCondition } from "@langchain/langgraph/prebuilt";
@@ -282,4 +282,31 @@ const hidden = new Speaker({ words: ["in ", "secret"] }).withConfig({ tags: ["no
 export const whispers = new StateGraph(Chat)
   .addNode("speak", async () => ({ messages: [await hidden.invoke("hi")] }))
   .addEdge(START, "speak")
+  .compile();
+
+// A loop that ends after three rounds
+
+export const loops = new StateGraph(State)
+  .addNode("count", async ({ text, log }) => {
+    getWriter()?.({ round: log.length });
+    return { log: [text.repeat(log.length + 1)] };
+  })
+  .addEdge(START, "count")
+  .addConditionalEdges("count", function goes_on({ log }) { return log.length < 3 ? "count" : END; }, ["count", END])
+  .compile();
+
+// A model whose answer has blocks: its reasoning, in two parts, and then its words
+
+class Thinker extends Speaker {
+  async *_streamResponseChunks(_messages: BaseMessage[], _options: unknown, manager?: CallbackManagerForLLMRun) {
+    for (const word of this.words) {
+      const kind = word === "so" ? "text" : "reasoning";
+      yield* this.said(new AIMessageChunk({ content: [{ type: kind, [kind]: word, index: Number(kind === "text") }] as any }), manager);
+    }
+  }
+}
+
+export const thinks = new StateGraph(Chat)
+  .addNode("ponder", async () => ({ messages: [await new Thinker({ words: ["hm", ", yes", "so"] }).invoke("hi")] }))
+  .addEdge(START, "ponder")
   .compile();

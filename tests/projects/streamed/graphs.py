@@ -14,7 +14,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
@@ -262,3 +262,39 @@ async def whisper(state: Chat) -> Chat:
 
 
 whispers = StateGraph(Chat).add_node("speak", whisper).add_edge(START, "speak").compile()
+
+
+# A loop that ends after three rounds
+
+
+async def count(state: State) -> State:
+    get_stream_writer()({"round": len(state.get("log", []))})
+    return {"log": [state["text"] * (len(state.get("log", [])) + 1)]}
+
+
+def goes_on(state: State) -> str:
+    return "count" if len(state["log"]) < 3 else END
+
+
+loops = StateGraph(State).add_node("count", count).add_edge(START, "count")
+loops = loops.add_conditional_edges("count", goes_on, ["count", END]).compile()
+
+
+# A model whose answer has blocks: its reasoning, in two parts, and then its words
+
+
+class Thinker(Speaker):
+    async def _astream(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for word in self.words:
+            kind = "text" if word == "so" else "reasoning"
+            block = {"type": kind, kind: word, "index": int(kind == "text")}
+            yield ChatGenerationChunk(message=AIMessageChunk([block]))
+
+
+async def ponder(state: Chat) -> Chat:
+    return {"messages": [await Thinker(words=["hm", ", yes", "so"]).ainvoke("hi")]}
+
+
+thinks = StateGraph(Chat).add_node("ponder", ponder).add_edge(START, "ponder").compile()

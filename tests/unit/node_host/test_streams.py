@@ -19,6 +19,8 @@ from workers.graph_host import frames
 # `events` is compared below: some of its tags and names are the library's. The modes that are left out are combined in
 # one of the others.
 COMPARED = [mode for mode in MODES if mode not in ("events", "values", "updates", "messages-tuple")]
+# Graphs whose streams are not recorded, and their input
+FURTHER = {"loops": {"text": "a"}, "thinks": {"messages": []}}
 # The signature, and the reason why the model stopped, by provider
 REASONING = {"anthropic": ({"signature": "s1"}, "end_turn"), "openai": ({"id": "r1"}, None)}
 SHARED_METADATA = (
@@ -29,14 +31,17 @@ SHARED_METADATA = (
 
 @pytest.fixture(scope="module")
 def python_host() -> Iterator[HostProcess]:
-    with graph_host(STREAMED, {**PYTHON_GRAPHS, "whispers": "./graphs.py:whispers"}) as host:
+    with graph_host(
+        STREAMED, {**PYTHON_GRAPHS, **{name: f"./graphs.py:{name}" for name in ("whispers", *FURTHER)}}
+    ) as host:
         yield host
 
 
 @pytest.fixture(scope="module")
 def streaming_host(node_project: Path) -> Iterator[HostProcess]:
     with node_host(
-        node_project, {name: f"./streamed.ts:{name}" for name in (*RUNS, "types", "whispers", *REASONING)}
+        node_project,
+        {name: f"./streamed.ts:{name}" for name in (*RUNS, "types", "whispers", *REASONING, *FURTHER)},
     ) as host:
         assert "error" not in host.ready, host.ready
         yield host
@@ -67,6 +72,24 @@ def test_an_answer_whose_stream_is_hidden_is_a_whole_message(
 
     assert without_prefixes(lines) == without_prefixes(expected)
     assert any("ai: in secret" in line for line in lines)
+
+
+@pytest.mark.parametrize("graph_id", FURTHER)
+def test_streams_of_a_loop_and_of_reasoning_are_those_of_the_python_host(
+    streaming_host: HostProcess, python_host: HostProcess, graph_id: str
+) -> None:
+    for modes in ("values", "updates custom messages-tuple", "messages", "tasks checkpoints", "debug"):
+        lines, expected = (
+            transcript([host.run(graph_id, FURTHER[graph_id], stream_mode=modes.split()).events])
+            for host in (streaming_host, python_host)
+        )
+        assert without_prefixes(lines) == without_prefixes(expected), modes
+
+    lines, expected = (
+        protocol_events(host, graph_id, runs=[{"input": FURTHER[graph_id]}])
+        for host in (streaming_host, python_host)
+    )
+    assert lines == expected
 
 
 # Events of LangChain
