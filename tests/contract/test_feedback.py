@@ -244,7 +244,9 @@ def test_bad_feedback_is_refused_by_name(api: Api, anonymous: FlaskClient, run: 
         assert status(anonymous.post(url, data=raw, content_type="application/json"), "JSON") in (400, 422)
     for query in ("score=x", "score=NaN", "score=", "score=9999999", "value=%00", f"comment={'x' * 5_001}"):
         assert status(anonymous.get(f"{url}?{query}"), query.partition("=")[0]) == 422
+    assert status(anonymous.get(f"{url}?score=1&score=0"), "score") == 422
     assert status(anonymous.post(url, data={"score": "nan"}), "score") == 422
+    assert status(anonymous.post(url, data={f"f{n}": "x" for n in range(101)}), "fields") == 422
     large = anonymous.post(url, json={"comment": "x" * 1_100_000})
     assert large.status_code == 413
     assert anonymous.post(url, data={"comment": "x" * 1_100_000}).status_code == 413

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import html
 from typing import Any
+from urllib.parse import parse_qsl
 from uuid import UUID
 
 from flask import Response, jsonify, request
 
 from shared.deployments.deployments import PREVIEW_SIGN
-from shared.errors import Gone, NotFound
+from shared.errors import Gone, Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.runs import feedback, read
 from shared.user_code import filters
@@ -22,11 +23,12 @@ from web.gate import deployments, limits
 from web.gate.context import address, allow, caller, deployment
 from web.schemas.feedback import MAX_COMMENT, Feedback, FeedbackText, KeyedFeedback
 from web.schemas.operations import RouteGroup
-from web.schemas.validation import checked, load, load_query
+from web.schemas.validation import checked, load, load_query, raw_body
 
 bp = RouteGroup("feedback", section="Runs", switches=("disable_runs",))
 
 FORM = "application/x-www-form-urlencoded"
+MAX_FORM_FIELDS = 100
 PAGE_POLICY = "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 PAGE = """<!doctype html>
 <html lang="en">
@@ -127,7 +129,7 @@ def send_feedback(token: str) -> Response:
 def show_feedback_page(token: str) -> Response:
     """Return a page with a button that sends the `score`, `value` and `comment` of the query. Stores nothing itself."""
     with limits.open_to_anyone():
-        said = load_query(FeedbackText)
+        said = load_query(FeedbackText, refuse_repeated=True)
         target = _target(token)
     fixed = {name: request.args[name] for name in ("score", "value") if name in said}
     hidden = "".join(
@@ -160,7 +162,12 @@ def _target(token: str) -> feedback.Target:
 
 
 def _form() -> dict[str, Any]:
-    return checked(FeedbackText, {name: value for name, value in request.form.items() if value}, "body")
+    """Return the checked fields of a form. Empty ones are left out."""
+    try:
+        fields = parse_qsl(raw_body().decode(errors="replace"), max_num_fields=MAX_FORM_FIELDS)
+    except ValueError as error:
+        raise Invalid(f"the form has more than {MAX_FORM_FIELDS} fields", kind="too_long") from error
+    return checked(FeedbackText, dict(fields), "body")
 
 
 def _page(body: str) -> Response:
