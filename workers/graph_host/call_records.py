@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -41,13 +41,13 @@ class CallRecords:
         self._open: dict[Any, dict[str, Any]] = {}  # by LangChain's run id
         self._nodes: dict[Any, str | None] = {}  # of open calls, the nodes around them
         self._chains: dict[Any, Any] = {}  # runs within open tools, with their parents
-        self._tools = 0  # open ones
+        self._tools: set[Any] = set()  # open ones
         self._count = 0
         self._dropped = 0
 
     @property
     def has_open_tool(self) -> bool:
-        return self._tools > 0
+        return bool(self._tools)
 
     def begin_model(
         self, operation: str, serialized: Any, messages: Any, run_id: object, details: Mapping[str, Any]
@@ -67,14 +67,15 @@ class CallRecords:
         if settings:
             record["settings"] = settings
         if stop := (details.get("options") or {}).get("stop") or metadata.get("ls_stop"):
-            record["stop"] = [masked(str(each))[:MAX_NAME] for each in stop][:4]
-        if self._content is not None and operation == "chat" and messages:
-            self._content.add_input(record, messages[0])
+            record["stop"] = [_named(each) for each in ([stop] if isinstance(stop, str) else stop)][:4]
+        if self._content is not None and messages:
+            is_chat = operation == "chat"
+            self._content.add_input(record, messages[0] if is_chat else [HumanMessage(messages[0])])
 
     def begin_tool(self, serialized: Any, input_str: str, run_id: object, details: Mapping[str, Any]) -> None:
         if (record := self._begin("execute_tool", run_id, details)) is None:
             return
-        self._tools += 1
+        self._tools.add(run_id)
         record["name"] = _named((serialized or {}).get("name") or details.get("name"))
         record["tool_call"] = _named(details.get("tool_call_id"))
         if self._content is not None:
@@ -108,7 +109,8 @@ class CallRecords:
         if usage is not None:
             record["usage"] = usage
         if self._content is not None:
-            self._content.add_output(record, messages)
+            texts = [AIMessage(each.text) for each in candidates] if not messages else []
+            self._content.add_output(record, messages or texts)
         self._end(run_id)
 
     def end_tool(self, run_id: object, output: Any) -> None:
@@ -189,8 +191,9 @@ class CallRecords:
         self._nodes.pop(run_id, None)
         if record is None:
             return
-        if record["operation"] == "execute_tool":
-            self._tools -= 1
+        self._tools.discard(run_id)
+        if not self._tools:
+            self._chains.clear()  # their ends are not reported any more
         self._send(dumps({**record, "until": max(time.time(), record["from"])}))
 
 

@@ -70,8 +70,9 @@ export class CallRecords {
     if (isArray(stop) && stop.length) {
       record.stop = stop.slice(0, 4).map(named);
     }
-    if (operation === "chat" && isArray(messages?.[0])) {
-      this.#content?.addInput(record, messages[0]);
+    if (messages?.length) {
+      const conversation = operation === "chat" ? messages[0] : [{ type: "human", content: messages[0] }];
+      this.#content?.addInput(record, conversation);
     }
   }
 
@@ -116,7 +117,8 @@ export class CallRecords {
     record.response = named(described.id);
     record.finish = candidates.map(finishReason).filter(Boolean).slice(0, 4);
     record.usage = usage;
-    this.#content?.addOutput(record, messages);
+    const texts = candidates.map((each) => ({ type: "ai", content: each?.text }));
+    this.#content?.addOutput(record, messages.length ? messages : texts);
     this.#end(runId);
   }
 
@@ -200,6 +202,9 @@ export class CallRecords {
     this.#nodes.delete(runId);
     if (record.operation === "execute_tool") {
       this.#tools--;
+    }
+    if (!this.#tools) {
+      this.#chains.clear(); // their ends are not reported any more
     }
     this.#send(dumps({ ...record, until: Math.max(now(), record.from) }));
   }

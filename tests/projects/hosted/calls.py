@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, FakeListLLM
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableLambda
@@ -123,6 +123,8 @@ async def act(state: State) -> State:
     match state["how"]:
         case "asks":
             await asyncio.to_thread(Model().invoke, conversation(), stop=["END"])
+        case "completes":
+            await FakeListLLM(responses=["sea"]).ainvoke("water?")
         case "beside":
             await asyncio.gather(*(Model().ainvoke("?") for _ in range(3)))
         case "streams":

@@ -2,6 +2,7 @@
 
 import type { CallbackManagerForLLMRun } from "@langchain/core/callbacks/manager";
 import { BaseChatModel } from "@langchain/core/language_models/chat_models";
+import { FakeLLM } from "@langchain/core/utils/testing";
 import { AIMessage, AIMessageChunk, HumanMessage, SystemMessage, type BaseMessage } from "@langchain/core/messages";
 import { ChatGenerationChunk } from "@langchain/core/outputs";
 import { RunnableLambda } from "@langchain/core/runnables";
@@ -96,6 +97,7 @@ function conversation() {
 
 const WAYS: Record<string, () => Promise<unknown>> = {
   asks: () => new Model().invoke(conversation(), { stop: ["END"] }),
+  completes: () => new FakeLLM({ response: "sea" }).invoke("water?"),
   beside: () => Promise.all([1, 2, 3].map(() => new Model().invoke("?"))),
   streams: async () => Array.fromAsync(await new Model().stream("?")),
   fails: () => new Model({ fails: true }).invoke("?"),

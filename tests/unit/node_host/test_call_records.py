@@ -171,6 +171,15 @@ def test_content_is_cut_and_has_no_secrets(open_hearted: HostProcess) -> None:
     assert SECRET not in json.dumps(call)
 
 
+def test_a_text_model_has_its_prompt_and_its_answer(open_hearted: HostProcess) -> None:
+    (call,) = traced(open_hearted, "completes").calls
+
+    assert call["operation"] == "text_completion"
+    (prompt,), (answer,) = json.loads(call["input"]), json.loads(call["output"])
+    assert prompt == {"role": "user", "parts": [{"type": "text", "content": "water?"}]}
+    assert (answer["role"], answer["parts"]) == ("assistant", [{"type": "text", "content": "sea"}])
+
+
 def test_content_of_a_tool_call_is_its_arguments_and_result(open_hearted: HostProcess) -> None:
     look = traced(open_hearted, "tool").calls[-1]
 
