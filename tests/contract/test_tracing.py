@@ -14,6 +14,7 @@ from flask import Flask, Response
 
 from shared.infra import tracing
 from shared.infra.otel import OtelTracer
+from shared.infra.trace_context import Context
 from shared.models import RunStatus, ThreadStatus
 from shared.runs.webhooks import Delivery
 from tests.contract.conftest import Api
@@ -310,6 +311,18 @@ def test_records_of_hostile_code_do_no_harm(
     assert span.name == f"chat {'n' * 200}"
     assert len(span.attributes.pop("gen_ai.input.messages")) == 32_768
     assert set(span.attributes) == {"gen_ai.operation.name", "gen_ai.conversation.id"}
+
+
+def test_the_operators_limits_of_attributes_apply_to_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "3")
+    with collecting() as collector:
+        tracer = OtelTracer(collector.url, process="worker", instance="box:1:a")
+        parent, own = Context(1, 2), Context(1, 3)
+        tracer.write(
+            "chat", parent=parent, context=own, from_ns=1, until_ns=2, attributes={"gen_ai.tool.name": "look"}
+        )
+        tracer.close()
+    assert [span.attributes for span in collector.spans] == [{"gen_ai.tool.name": "loo"}]
 
 
 def test_a_host_reports_nothing_for_a_trace_that_is_not_sampled(api: Api, collector: Collector) -> None:
