@@ -122,8 +122,9 @@ class Api:
         self.client, self.deployment = client, deployment
 
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
-        raw = None if body is None else orjson.dumps(body)
-        response = self.client.open(f"/d/{self.deployment.name}{path}", method=method, data=raw, **more)
+        sent = {} if body is None else {"data": orjson.dumps(body), "content_type": "application/json"}
+        address = f"/d/{self.deployment.name}{path}"
+        response = self.client.open(address, method=method, **{**sent, **more})
         _responses.append(response)
         return response
 

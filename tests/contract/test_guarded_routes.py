@@ -35,7 +35,6 @@ from tests.support.user_code import PlayedAuth, crash, owner_only, refuse
 from web.gate import limits
 
 ASK_NOBODY = {
-    ("DELETE", f"{MOUNT}/mcp"),  # there are no sessions to delete
     ("POST", f"{MOUNT}/ui/<component_set>"),  # for every user
 }
 A2A = f"{MOUNT}/a2a/<assistant_id>"

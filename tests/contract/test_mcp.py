@@ -58,7 +58,7 @@ def test_it_introduces_itself_at_either_address_and_keeps_no_session(api: Api) -
     assert response.status_code == 200
     assert "Mcp-Session-Id" not in response.headers
     assert api.get("/mcp", headers=BOTH).status_code == 405
-    assert api.delete("/mcp", headers=BOTH).status_code == 404
+    assert api.delete("/mcp", headers=BOTH).status_code == 405
 
 
 def test_what_wants_no_answer_gets_none(api: Api, notifications: Notifications) -> None:
@@ -91,7 +91,7 @@ def test_what_is_no_call_is_refused_in_its_own_form(api: Api) -> None:
     bodies = [raw for raw, _ in BODIES] + [b"", b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]']
     bodies += [orjson.dumps(body) for loc, body, _ in bad_objects(document, schema) if loc != ["params"]]
     for raw in bodies:
-        response = api.client.post("/d/chat/mcp", data=raw, headers=BOTH)
+        response = api.client.post("/d/chat/mcp", data=raw, headers=BOTH, content_type="application/json")
         answer: Any = response.json
         assert response.status_code == 400, (raw[:80], response.text)
         assert answer["error"]["code"] in (-32700, -32600), raw[:80]
@@ -162,7 +162,7 @@ def test_tools_have_names_that_models_take(api: Api) -> None:
 
 
 def test_tools_come_in_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.deployment_api.protocols.mcp_tools.PAGE", 1)
+    monkeypatch.setattr("web.deployment_api.protocols.mcp.tools.PAGE", 1)
     first = result(api, "tools/list")
     assert [tool["name"] for tool in first["tools"]] == ["agent"]
     second = result(api, "tools/list", {"cursor": first["nextCursor"]})

@@ -243,7 +243,6 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/runs/<run_id>/join"): Call("read", slot=True),
     ("GET", "/d/<deployment>/runs/<run_id>/stream"): Call("read", slot=True),
     ("POST", "/d/<deployment>/mcp"): Call("run", body=rpc("tools/list")),
-    ("DELETE", "/d/<deployment>/mcp"): Call("read"),
     ("POST", "/d/<deployment>/a2a/<assistant_id>"): Call("run", body=rpc("SendMessage", message=MESSAGE)),
     ("GET", "/d/<deployment>/a2a/<assistant_id>"): Call("read"),
     ("GET", "/d/<deployment>/a2a/<assistant_id>/.well-known/agent-card.json"): Call("read"),

@@ -25,7 +25,7 @@ GET /assistants/{}/subgraphs/{*}
 POST /assistants/{}/versions
 POST /assistants/count
 POST /assistants/search
-POST DELETE /mcp
+POST /mcp
 POST /inbox/{}/answer
 POST /inbox/search
 GET /queue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 from flask import Response, request
@@ -28,11 +29,14 @@ MAX_ID = 1024  # characters; each message of a call's stream repeats the id
 
 
 class RpcError(Refused):
-    """A refusal in JSON-RPC form; `id` is the id of the call, if known."""
+    """A refusal in JSON-RPC form. `id` is the id of the call, if known.
 
-    def __init__(self, code: int, message: str, *, id: Any = None) -> None:
+    `data` becomes the error's `data`. `status` is the HTTP status, if it does not follow from the code.
+    """
+
+    def __init__(self, code: int, message: str, *, id: Any = None, data: Any = None, status: int = 0) -> None:
         super().__init__(message)
-        self.code, self.id = code, id
+        self.code, self.id, self.data, self.status = code, id, data, status
 
 
 class IdField(fields.Field):
@@ -63,7 +67,7 @@ ANSWER = record(
     jsonrpc={"type": "string", "enum": ["2.0"]},
     id={"type": ["string", "number", "null"]},
     result=ANYTHING,
-    error=record(code={"type": "integer"}, message={"type": "string"}),
+    error=record(None, ("data",), code={"type": "integer"}, message={"type": "string"}, data=ANYTHING),
 )
 
 
@@ -85,7 +89,19 @@ class Call:
 
 def read() -> Call:
     """Return the call in the request's body. Raises RpcError."""
-    body = _body()
+    return call_of(_body())
+
+
+def read_body() -> Any:
+    """Return the JSON of the request's body. Raises RpcError, also if the body is of another type."""
+    if request.mimetype != JSON:
+        message = f"The Content-Type must be {JSON}"
+        raise RpcError(INVALID_REQUEST, message, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+    return _body()
+
+
+def call_of(body: Any) -> Call:
+    """Return the call that a body is. Raises RpcError."""
     if isinstance(body, list):
         raise RpcError(INVALID_REQUEST, "Batches are not supported: send one call per request")
     if not isinstance(body, dict):
@@ -98,7 +114,7 @@ def read() -> Call:
         is_in_params = error.violations[0].loc[:1] == ("params",)
         code = INVALID_PARAMS if is_in_params else INVALID_REQUEST
         message = "; ".join(f"{'.'.join(map(str, v.loc))}: {v.message}" for v in error.violations)
-        raise RpcError(code, message, id=_id_of(body)) from error
+        raise RpcError(code, message, id=id_of(body)) from error
     return Call(call["method"], call.get("params", {}), call.get("id"))
 
 
@@ -114,10 +130,10 @@ def _is_answer(body: Mapping[str, Any]) -> bool:
     return body.get("jsonrpc") == "2.0" and "method" not in body and ("result" in body or "error" in body)
 
 
-def _id_of(body: Mapping[str, Any]) -> Any:
+def id_of(body: Any) -> Any:
     """Return the id of a body that is not a valid call, or None if it has no valid id."""
     try:
-        return IdField().deserialize(body.get("id"))
+        return IdField().deserialize(body.get("id") if isinstance(body, dict) else None)
     except ValidationError:
         return None
 
@@ -127,7 +143,9 @@ def result(id: Id | None, value: Any) -> bytes:
 
 
 def failure(id: Id | None, error: RpcError) -> bytes:
-    details = {"code": error.code, "message": error.message}
+    details: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        details["data"] = error.data
     return dumps({"jsonrpc": "2.0", "id": id, "error": details}).encode()
 
 

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
+from flask import Response
 
 from shared import agents
 from shared.errors import Denied, Refused
@@ -21,10 +22,21 @@ from web.deployment_api.protocols.conversation import (
     user_message,
 )
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
-from web.gate.context import allow, allow_all, deployment, metadata_of, unchecked_deployment, user
+from web.deployment_api.protocols.mcp.envelope import McpRequest
+from web.gate.context import (
+    allow,
+    allow_all,
+    deployment,
+    metadata_of,
+    settings,
+    unchecked_deployment,
+    user,
+)
+from web.schemas import fields
 from web.schemas.validation import whole_number
 
 PAGE = 100
+LIST_SECONDS = 30  # time for which a client may keep a page of tools; `runyard dev` allows none
 ANNOTATIONS = {
     "readOnlyHint": False,
     "destructiveHint": False,
@@ -34,7 +46,20 @@ ANNOTATIONS = {
 TEXT = {"type": "string"}
 
 
-def page(cursor: str | None) -> dict[str, Any]:
+class ToolsList(fields.Schema):
+    cursor = fields.StrictString(allow_none=True)
+
+
+def list_tools(mcp: McpRequest) -> Response:
+    """Answer with a page of tools. Clients may keep it for some time, but share it with no other caller."""
+    page = _page(mcp.call.read(ToolsList).get("cursor"))
+    if mcp.is_modern:
+        seconds = 0 if settings().dev_deployment else LIST_SECONDS
+        page.update(ttlMs=seconds * 1000, cacheScope="private")
+    return mcp.answer(page)
+
+
+def _page(cursor: str | None) -> dict[str, Any]:
     """Return a page of tools, oldest assistants first. Raises RpcError for an invalid cursor."""
     offset = _offset(cursor)
     granted = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)

@@ -1,0 +1,190 @@
+"""MCP 2026-07-28: envelopes of calls, the steps that refuse them, and the form of results."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import orjson
+import pytest
+from werkzeug.test import TestResponse
+
+from shared import __version__
+from tests.contract.conftest import Api, Notifications
+from tests.contract.rpc import BOTH, Called
+from tests.support.acting import act
+
+pytestmark = pytest.mark.usefixtures("taking_graphs")
+
+PREFIX = "io.modelcontextprotocol/"
+VERSION = "2026-07-28"
+SUPPORTED = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
+META = {f"{PREFIX}protocolVersion": VERSION, f"{PREFIX}clientCapabilities": {}}
+SERVER = {f"{PREFIX}serverInfo": {"name": "chat", "version": __version__}}
+ID = 7
+
+Headers = dict[str, str]
+
+
+def body_of(method: str, *, meta: Any = META, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": ID, "method": method, "params": {**params, "_meta": meta}}
+
+
+def headers_of(body: Any) -> Headers:
+    """Return the headers that repeat a call."""
+    params = body["params"]
+    name = params.get("name") or params.get("taskId")
+    named = {} if name is None else {"Mcp-Name": name}
+    return {**BOTH, "MCP-Protocol-Version": VERSION, "Mcp-Method": body["method"], **named}
+
+
+def post(api: Api, method: str, *, headers: Headers | None = None, **params: Any) -> TestResponse:
+    body = body_of(method, **params)
+    return api.post("/mcp", body, headers={**headers_of(body), **(headers or {})})
+
+
+def result(api: Api, method: str, **params: Any) -> Any:
+    response = post(api, method, **params)
+    assert response.status_code == 200, response.text
+    answer: Any = response.json
+    assert answer["id"] == ID
+    return answer["result"]
+
+
+def refused(response: TestResponse) -> tuple[int, int]:
+    """Return status and code of a refusal, which repeats the call's id."""
+    answer: Any = response.json
+    assert answer["id"] == ID, answer
+    return response.status_code, answer["error"]["code"]
+
+
+def test_a_call_needs_no_handshake_and_names_the_server(api: Api) -> None:
+    assert result(api, "server/discover") == {
+        "resultType": "complete",
+        "supportedVersions": SUPPORTED,
+        "capabilities": {"tools": {"listChanged": False}},
+        "ttlMs": 300_000,
+        "cacheScope": "private",
+        "_meta": SERVER,
+    }
+    listed = result(api, "tools/list")
+    assert {tool["name"] for tool in listed.pop("tools")} == {"agent", "other"}
+    assert listed == {"resultType": "complete", "ttlMs": 30_000, "cacheScope": "private", "_meta": SERVER}
+    api.set(dev_deployment="chat")
+    assert result(api, "tools/list")["ttlMs"] == 0
+
+
+def test_a_tool_call_is_a_run_in_the_modern_form(api: Api, notifications: Notifications) -> None:
+    body = body_of("tools/call", name="agent", arguments={"messages": "hi"})
+    calling = Called(api, notifications, "/mcp", "tools/call", body["params"], headers=headers_of(body))
+    act(calling.run_id, {"a": 1})
+    answer = calling.result()
+    assert orjson.loads(answer.pop("content")[0]["text"]) == {"a": 1}
+    assert answer == {"resultType": "complete", "isError": False, "_meta": SERVER}
+
+
+def test_either_header_or_body_makes_a_call_modern(api: Api, subtests: pytest.Subtests) -> None:
+    """A call with a modern header and no `_meta`, or the other way round, is refused like a modern one."""
+    legacy = [{}, *({"MCP-Protocol-Version": version} for version in (*SUPPORTED[1:], "2024-11-05"))]
+    for headers in legacy:
+        with subtests.test(headers=headers):
+            plain = {"jsonrpc": "2.0", "id": ID, "method": "tools/list", "params": {"_meta": {"x": 1}}}
+            answer: Any = api.post("/mcp", plain, headers={**BOTH, **headers}).json
+            assert set(answer["result"]) == {"tools"}
+            by_body = api.post("/mcp", body_of("tools/list"), headers={**BOTH, **headers})
+            assert refused(by_body) == (400, -32020)
+    for version in (VERSION, "2027-01-01", "x", ""):
+        with subtests.test(version=version):
+            plain = {"jsonrpc": "2.0", "id": ID, "method": "tools/list"}
+            response = api.post("/mcp", plain, headers={**BOTH, "MCP-Protocol-Version": version})
+            assert refused(response) == (400, -32602)
+
+
+def test_the_first_step_that_fails_answers(api: Api, subtests: pytest.Subtests) -> None:
+    """Each call fails in one step only, and in those after it."""
+    good = body_of("tools/call", name="agent", arguments={"messages": "hi"})
+    headers = headers_of(good)
+    other = {**META, f"{PREFIX}protocolVersion": "2027-01-01"}
+    no_capabilities = {f"{PREFIX}protocolVersion": VERSION}
+    no_version = {f"{PREFIX}clientCapabilities": {}}
+    rows: list[tuple[str, Any, Headers, tuple[int, int]]] = [
+        ("version of JSON-RPC", {**good, "jsonrpc": "1.0"}, {}, (400, -32600)),
+        ("method is no text", {**good, "method": 7}, {}, (400, -32600)),
+        ("parameters are a list", {**good, "params": []}, headers, (400, -32602)),
+        ("no capabilities", body_of("x", meta=no_capabilities), {}, (400, -32602)),
+        ("capabilities are a list", body_of("x", meta={**META, f"{PREFIX}clientCapabilities": []}), {}, (400, -32602)),
+        ("no version", body_of("x", meta=no_version), {"MCP-Protocol-Version": VERSION}, (400, -32602)),
+        ("version is a number", body_of("x", meta={**META, f"{PREFIX}protocolVersion": 7}), {}, (400, -32602)),
+        ("no headers", body_of("x", meta=other), {}, (400, -32020)),
+        ("other version", body_of("x", meta=other), {**headers, "Mcp-Method": "x"}, (400, -32020)),
+        ("other method", body_of("x", meta=other), {**headers, "MCP-Protocol-Version": "2027-01-01"}, (400, -32020)),
+        ("other case", good, {**headers, "Mcp-Method": "Tools/call"}, (400, -32020)),
+        ("other name", good, {**headers, "Mcp-Name": "other"}, (400, -32020)),
+        ("no base64", good, {**headers, "Mcp-Name": "=?base64?YWdlbnQ?="}, (400, -32020)),
+        ("no name", good, {name: value for name, value in headers.items() if name != "Mcp-Name"}, (400, -32020)),
+        ("no task's name", body_of("tasks/get", taskId="t"), {**headers, "Mcp-Method": "tasks/get"}, (400, -32020)),
+        ("unknown version", body_of("x", meta=other),
+         {**headers, "Mcp-Method": "x", "MCP-Protocol-Version": "2027-01-01"}, (400, -32022)),
+        ("unknown method", body_of("x"), {**headers, "Mcp-Method": "x"}, (404, -32601)),
+        ("unknown tool", body_of("tools/call", name="x"), {**headers, "Mcp-Name": "x"}, (400, -32602)),
+        ("no tool", body_of("tools/call"), headers, (400, -32602)),
+    ]  # fmt: skip
+    for reason, body, sent, answer in rows:
+        with subtests.test(reason=reason):
+            assert refused(api.post("/mcp", body, headers={**BOTH, **sent})) == answer
+    gone = ("initialize", "ping", "logging/setLevel", "resources/subscribe", "prompts/list", "tasks/list")
+    for method in gone:
+        assert (method, refused(post(api, method))) == (method, (404, -32601))
+
+
+def test_what_is_no_request_gets_no_answer(api: Api) -> None:
+    headers = {**BOTH, "MCP-Protocol-Version": VERSION}
+    for body in (
+        {"jsonrpc": "2.0", "method": "notifications/cancelled"},
+        {"jsonrpc": "2.0", "id": 1, "result": {}},
+    ):
+        response = api.post("/mcp", body, headers=headers)
+        assert (response.status_code, response.data) == (202, b"")
+    for id in (1.5, None, True, [], {}):
+        response = api.post(
+            "/mcp", {**body_of("tools/list"), "id": id}, headers=headers_of(body_of("tools/list"))
+        )
+        answer: Any = response.json
+        assert (id, response.status_code, answer["error"]["code"]) == (id, 400, -32600)
+
+
+def test_an_unknown_version_is_answered_with_those_that_are_served(api: Api) -> None:
+    for version in ("v999.0.0", "2025-11-25"):
+        meta = {**META, f"{PREFIX}protocolVersion": version}
+        response = post(api, "server/discover", headers={"MCP-Protocol-Version": version}, meta=meta)
+        assert refused(response) == (400, -32022)
+        assert response.json["error"]["data"] == {"supported": SUPPORTED, "requested": version}  # type: ignore[index]
+
+
+def test_a_name_may_be_encoded_and_surrounded_by_spaces(api: Api) -> None:
+    call = {"name": "agent", "arguments": {}}
+    for name in ("=?base64?" + b64encode(b"agent").decode() + "?=", "  agent "):
+        assert result(api, "tools/call", headers={"Mcp-Name": name}, **call)["isError"] is True
+    for text in ("é", "=?base64?YQ==?=", "", "日本語"):
+        name = "=?base64?" + b64encode(text.encode()).decode() + "?="
+        assert refused(post(api, "tools/call", headers={"Mcp-Name": name}, name=text)) == (400, -32602)
+
+
+def test_the_client_must_take_json_or_a_stream_and_send_json(api: Api) -> None:
+    for accept in ("", "*/*", "text/html"):
+        assert refused(post(api, "tools/list", headers={"Accept": accept})) == (406, -32600)
+    for accept in ("application/json", "text/event-stream", "Application/JSON;q=0.9, x/y"):
+        assert post(api, "tools/list", headers={"Accept": accept}).status_code == 200
+    body = orjson.dumps(body_of("tools/list"))
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"):
+        headers = headers_of(body_of("tools/list"))
+        response = api.client.post("/d/chat/mcp", data=body, headers=headers, content_type=kind)
+        assert (kind, response.status_code) == (kind, 415)
+        assert response.json["error"]["code"] == -32600  # type: ignore[index]
+
+
+def test_only_post_is_served(api: Api) -> None:
+    for path in ("/mcp", "/mcp/"):
+        for method in ("GET", "DELETE", "PUT"):
+            response = api.call(method, path, headers={"MCP-Protocol-Version": VERSION, **BOTH})
+            assert (response.status_code, response.headers["Allow"]) == (405, "OPTIONS, POST")

@@ -1,0 +1,107 @@
+"""The Model Context Protocol at a deployment's address: assistants are tools, and a tool call is a run.
+
+The transport is Streamable HTTP without sessions: each request holds one call and gets the answer to it. Only a tool
+call costs more than a database query. `envelope` tells calls of version 2026-07-28 from older ones, and checks and
+answers both. `tools` determines which assistants a caller may see, and `tool_calls` runs them.
+
+METHODS holds the methods. Each gets an `McpRequest` and returns a response, or raises RpcError. `server/discover` and
+`initialize` return only the server's name and versions, so they need no authorization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from flask import Response
+
+from web.deployment_api.protocols import json_rpc
+from web.deployment_api.protocols.json_rpc import METHOD_NOT_FOUND, RpcError
+from web.deployment_api.protocols.mcp import envelope, tool_calls, tools
+from web.deployment_api.protocols.mcp.envelope import LEGACY, SUPPORTED, McpRequest
+from web.schemas import fields
+from web.schemas.operations import JSON, SSE, RouteGroup
+
+bp = RouteGroup("mcp", section="MCP and A2A", switches=("disable_mcp",))
+
+CAPABILITIES = {"tools": {"listChanged": False}}
+EXTENSIONS: dict[str, Any] = {}  # extensions of the protocol that modern calls may use
+DISCOVERY_SECONDS = 300  # time for which a client may keep the result of `server/discover`
+
+
+class McpCall(json_rpc.JsonRpcCall):
+    example: ClassVar[dict[str, Any]] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+
+
+class Initialize(fields.Schema):
+    protocolVersion = fields.StrictString(max_length=64, load_default=LEGACY[0], allow_none=True)
+
+
+@bp.operation(
+    "POST /mcp",
+    "Call a method of the Model Context Protocol",
+    role="run",
+    body=McpCall,
+    answer=json_rpc.ANSWER,
+    media=(JSON, SSE),
+    also=(400, 404, 406, 415),
+    empty=(202,),
+    errors=(409,),
+    strict_slashes=False,
+)
+def call_method() -> Response:
+    """Call `server/discover`, `initialize`, `ping`, `tools/list` or `tools/call`. Each tool is an assistant."""
+    mcp = envelope.read()
+    if isinstance(mcp, Response):
+        return mcp
+    try:
+        method = METHODS.get(mcp.call.method)
+        if method is None or not (method.is_modern if mcp.is_modern else method.is_legacy):
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {mcp.call.method}")
+        return method.answer(mcp)
+    except RpcError as error:
+        return envelope.refuse(mcp, error)
+
+
+def _discover(mcp: McpRequest) -> Response:
+    capabilities = {**CAPABILITIES, "extensions": EXTENSIONS} if EXTENSIONS else CAPABILITIES
+    return mcp.answer(
+        {
+            "supportedVersions": SUPPORTED,
+            "capabilities": capabilities,
+            "ttlMs": DISCOVERY_SECONDS * 1000,
+            "cacheScope": "private",
+        }
+    )
+
+
+def _initialize(mcp: McpRequest) -> Response:
+    version = mcp.call.read(Initialize)["protocolVersion"]
+    return mcp.answer(
+        {
+            "protocolVersion": version if version in LEGACY else LEGACY[0],
+            "capabilities": CAPABILITIES,
+            "serverInfo": mcp.server_info,
+        }
+    )
+
+
+def _ping(mcp: McpRequest) -> Response:
+    return mcp.answer({})
+
+
+class Method(NamedTuple):
+    """A method, and the eras in which it exists."""
+
+    answer: Callable[[McpRequest], Response]
+    is_legacy: bool = True
+    is_modern: bool = True
+
+
+METHODS = {
+    "initialize": Method(_initialize, is_modern=False),
+    "ping": Method(_ping, is_modern=False),
+    "server/discover": Method(_discover, is_legacy=False),
+    "tools/list": Method(tools.list_tools),
+    "tools/call": Method(tool_calls.call_tool),
+}
