@@ -16,9 +16,11 @@ from uuid import UUID
 HEADER, STATE_HEADER = "traceparent", "tracestate"
 # Keys in a graph's `configurable`.
 PARENT, STATE = "__otel_traceparent__", "__otel_tracestate__"
-KEYS = (PARENT, STATE)
+BAGGAGE = "__otel_baggage__"
+KEYS = (PARENT, STATE, BAGGAGE)
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 MAX_STATE = 512
+MAX_BAGGAGE = 8192
 SAMPLED = 1
 
 

@@ -18,10 +18,12 @@ WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id
 
 -- name: tools
 -- Assistants with the names of their tools. If several assistants yield the same name, the oldest gets it. Only graphs with
--- an input schema are tools.
+-- an input schema are tools. An assistant that is not listed can still be found by its name.
 WITH known AS (
     SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title, v.metadata,
         coalesce(v.description, g.description) AS description, g.schemas -> 'input_schema' AS input_schema,
+        CASE jsonb_typeof(v.metadata -> 'mcp') WHEN 'object' THEN v.metadata -> 'mcp' ELSE '{}' END AS options,
+        CASE WHEN v.metadata #> '{mcp,structured}' = 'true' THEN g.schemas -> 'output_schema' END AS output_schema,
         left(regexp_replace(coalesce(nullif(v.name, ''), v.graph_id), '[^A-Za-z0-9_.-]', '_', 'g'), 128) AS plain
     FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
         AND v.version = a.version
@@ -33,8 +35,9 @@ WITH known AS (
         ELSE left(plain, 119) || '-' || left(CAST(assistant_id AS text), 8) END AS name
     FROM known
 )
-SELECT assistant_id, graph_id, name, title, description, input_schema FROM named
-WHERE (CAST(:name AS text) IS NULL OR name = :name) AND {visible}
+SELECT assistant_id, graph_id, name, title, description, input_schema, output_schema, options FROM named
+WHERE CASE WHEN CAST(:name AS text) IS NULL THEN options -> 'listed' IS DISTINCT FROM 'false' ELSE name = :name END
+  AND {visible}
 ORDER BY created_at, assistant_id LIMIT :limit OFFSET :offset
 
 -- name: reconfigure

@@ -62,8 +62,8 @@ def events(response: TestResponse) -> Iterator[Any]:
 
 def parsed(text: str) -> Iterator[Any]:
     """Yield the messages in the text of a stream without its heartbeats."""
-    for part in text.split("\r\n\r\n"):
-        name, _, data = part.partition("\r\ndata: ")
+    for part in text.replace("\r\n", "\n").split("\n\n"):
+        name, _, data = part.partition("\ndata: ")
         if data:
             assert name.removeprefix(": heartbeat") == "event: message"
             yield orjson.loads(data)

@@ -9,9 +9,11 @@ import orjson
 import pytest
 from werkzeug.test import TestResponse
 
+import tests.support.factories as make
 from shared import __version__
+from tests.contract.a2a_calls import row
 from tests.contract.conftest import Api, Notifications
-from tests.contract.rpc import BOTH, Called
+from tests.contract.rpc import BOTH, TRIP, Called
 from tests.support.acting import act
 
 pytestmark = pytest.mark.usefixtures("taking_graphs")
@@ -188,3 +190,95 @@ def test_only_post_is_served(api: Api) -> None:
         for method in ("GET", "DELETE", "PUT"):
             response = api.call(method, path, headers={"MCP-Protocol-Version": VERSION, **BOTH})
             assert (response.status_code, response.headers["Allow"]) == (405, "OPTIONS, POST")
+
+
+def test_metadata_of_an_assistant_says_how_it_is_shown(api: Api, notifications: Notifications) -> None:
+    place = {
+        "type": "object",
+        "required": ["x"],
+        "x-mcp-header": "X",
+        "properties": {"y": {"$ref": "https://x.example/y"}},
+    }
+    output = {"properties": {"place": {"$ref": "#/$defs/P"}}, "required": ["place"], "$defs": {"P": place}}
+    make.takes(api.deployment, "other", {**TRIP, "x-mcp-header": "X"}, output_schema=output)
+    hints = {"readOnlyHint": True, "openWorldHint": False}
+    shown = {"annotations": hints, "structured": True}
+    created = api.post("/assistants", {"graph_id": "other", "name": "trip", "metadata": {"mcp": shown}})
+    hidden = {"graph_id": "agent", "name": "hidden", "metadata": {"mcp": {"listed": False}}}
+    assert (created.status_code, api.post("/assistants", hidden).status_code) == (200, 200)
+
+    tools = {tool["name"]: tool for tool in result(api, "tools/list")["tools"]}
+    assert set(tools) == {"agent", "other", "trip"}
+    assert tools["trip"]["annotations"] == {**tools["other"]["annotations"], **hints}
+    assert tools["trip"]["inputSchema"] == TRIP
+    assert tools["trip"]["outputSchema"] == {
+        "type": "object",
+        "properties": output["properties"],
+        "$defs": {"P": {"type": "object", "required": ["x"], "properties": {"y": {}}}},
+    }
+    assert "outputSchema" not in tools["other"]
+    params = body_of("tools/call", name="trip", arguments={"city": "Rome"})["params"]
+    calling = Called(
+        api,
+        notifications,
+        "/mcp",
+        "tools/call",
+        params,
+        headers=headers_of(body_of("tools/call", name="trip")),
+    )
+    act(calling.run_id, {"place": {}})
+    assert calling.result()["structuredContent"] == {"place": {}}
+    assert (
+        result(api, "tools/call", name="hidden", arguments={})["isError"] is True
+    )  # found, without its argument
+
+
+def test_invalid_options_in_the_metadata_are_named(api: Api, subtests: pytest.Subtests) -> None:
+    rows: list[tuple[Any, str]] = [
+        (True, "metadata.mcp: must be an object"),
+        ({"structure": True}, "metadata.mcp.structure: not known. Did you mean structured?"),
+        ({"structured": 1}, "metadata.mcp.structured: must be true or false"),
+        ({"listed": None}, "metadata.mcp.listed: must be true or false"),
+        ({"annotations": []}, "metadata.mcp.annotations: must be an object"),
+        (
+            {"annotations": {"readOnlyHint": "yes"}},
+            "metadata.mcp.annotations.readOnlyHint: must be true or false",
+        ),
+        ({"annotations": {"title": "x"}}, "metadata.mcp.annotations.title: not known."),
+        ({"task_after": -1}, "metadata.mcp.task_after: must be greater than or equal to 0"),
+        ({"task_required": "no"}, "metadata.mcp.task_required: must be true or false"),
+    ]
+    for options, said in rows:
+        with subtests.test(options=options):
+            for response in (
+                api.post("/assistants", {"graph_id": "agent", "metadata": {"mcp": options}}),
+                api.patch("/assistants/agent", {"metadata": {"mcp": options}}),
+            ):
+                assert (response.status_code, response.json["detail"]) == (422, said)  # type: ignore[index]
+
+
+def test_the_trace_of_a_caller_goes_with_the_run(api: Api, notifications: Notifications) -> None:
+    parent = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
+    meta = {"traceparent": parent, "tracestate": "a=b", "baggage": "user=ann", **META}
+    params = body_of("tools/call", name="agent", arguments={"messages": "hi"}, meta=meta)["params"]
+    headers = {**headers_of(body_of("tools/call", name="agent")), "traceparent": parent.replace("1", "3")}
+    calling = Called(api, notifications, "/mcp", "tools/call", params, headers=headers)
+    entries = row(calling.run_id)["kwargs"]["config"]["configurable"]
+    assert entries["__otel_traceparent__"] == parent
+    assert (entries["__otel_tracestate__"], entries["__otel_baggage__"]) == ("a=b", "user=ann")
+    act(calling.run_id, {})
+    calling.result()
+    for bad in ("x", 7, {"a": 1}, "é", "a" * 9000):
+        params["_meta"] = {**META, "traceparent": bad, "baggage": bad if bad != "x" else "\n"}
+        calling = Called(
+            api,
+            notifications,
+            "/mcp",
+            "tools/call",
+            params,
+            headers=headers_of(body_of("tools/call", name="agent")),
+        )
+        entries = row(calling.run_id)["kwargs"]["config"]["configurable"]
+        assert entries.keys().isdisjoint(("__otel_baggage__", "__otel_traceparent__"))
+        act(calling.run_id, {})
+        calling.result()

@@ -136,13 +136,13 @@ def components(deployment: DeploymentRef, script: str = "", styles: str | None =
     return name
 
 
-def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:
-    """Set the input schema of a graph of the serving revision."""
+def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any, **schemas: Any) -> None:
+    """Set the input schema of a graph of the serving revision, and other schemas."""
     with connection() as conn:
         conn.execute(
             update(GRAPH)
             .where(GRAPH.c.revision_id == deployment.active_revision_id, GRAPH.c.graph_id == graph_id)
-            .values(schemas={**LOOKS["schemas"], "input_schema": input_schema})
+            .values(schemas={**LOOKS["schemas"], "input_schema": input_schema, **schemas})
         )
 
 

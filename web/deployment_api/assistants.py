@@ -28,6 +28,7 @@ from shared.runs import backlog, cancel
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
+from web.deployment_api.protocols.options import AssistantMetadata
 from web.gate.context import allow, allow_all, deployment, metadata_of, settings
 from web.http.responses import PAGE_HEADERS, page, select_fields
 from web.schemas import fields
@@ -87,7 +88,7 @@ CONFIG = Config()
 class AssistantContent(fields.Schema):
     config = ConfigField(max_bytes=CONFIG_BYTES)
     context = fields.JsonObject(max_bytes=CONFIG_BYTES)
-    metadata = fields.JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    metadata = AssistantMetadata(max_bytes=METADATA_BYTES, searchable=True)
     name = fields.StrictString(max_length=1024)
     description = fields.StrictString(max_length=65_536, allow_none=True)
 

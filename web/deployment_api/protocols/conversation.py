@@ -7,7 +7,9 @@ input itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 MESSAGES = "messages"  # field of a state or an input that holds its messages
@@ -49,6 +51,62 @@ def _block_text(block: Any) -> str:
         return block
     text = block.get("text") if isinstance(block, dict) else None
     return text if isinstance(text, str) else ""
+
+
+MEDIA = ("image", "audio", "video", "file")  # types of content blocks that hold a file
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A file in a message: its bytes as base64, or its address."""
+
+    kind: str  # of MEDIA
+    mime_type: str  # empty: unknown
+    name: str  # empty: unknown
+    base64: str | None = None
+    url: str | None = None
+
+
+def media_of(block: Any) -> Media | None:
+    """Return the file of a content block, or None if the block holds no bytes and no address.
+
+    Reads LangChain's standard blocks of both versions, and OpenAI's `image_url`.
+    """
+    if not isinstance(block, dict):
+        return None
+    kind, source = block.get("type"), block
+    if kind == "image_url":
+        kind, address = "image", block.get("image_url")
+        source = {"url": address.get("url") if isinstance(address, dict) else address}
+    if kind not in MEDIA:
+        return None
+    mime_type, name = source.get("mime_type"), source.get("filename") or _extra(source, "filename")
+    data, url = source.get("base64") or source.get("data"), source.get("url")
+    if isinstance(url, str) and (embedded := DATA_URL.match(url)):
+        mime_type, data = embedded["mime_type"] or mime_type, url[embedded.end() :]
+    if isinstance(data, str):
+        url = None
+    elif isinstance(url, str):
+        data = None
+    else:
+        return None
+    return Media(kind, _text(mime_type), _text(name), data, url)
+
+
+DATA_URL = re.compile(r"data:(?P<mime_type>[^;,]*)(?:;[^;,]*)*;base64,")
+
+
+def _extra(block: Mapping[str, Any], name: str) -> Any:
+    """Return an entry of a block's `extras` or, in blocks of the older version, `metadata`."""
+    for key in ("extras", "metadata"):
+        extras = block.get(key)
+        if isinstance(extras, dict) and name in extras:
+            return extras[name]
+    return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 JsonSchema = Mapping[str, Any]

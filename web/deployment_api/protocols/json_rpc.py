@@ -17,7 +17,6 @@ from marshmallow import ValidationError
 from shared.errors import Invalid, Refused
 from shared.infra.postgres import dumps
 from shared.records import JsonSchema, record
-from web.http import sse
 from web.schemas import fields
 from web.schemas.operations import JSON, SSE
 from web.schemas.validation import SchemaViolation, checked, parse_body, raw_body
@@ -155,7 +154,7 @@ def answer(body: bytes, status: int = 200) -> Response:
 
 def event(body: bytes) -> bytes:
     """Encode one message of a stream as a server-sent event."""
-    return sse.encode_parts("message", body, b"")
+    return b"event: message\ndata: " + body + b"\n\n"
 
 
 def accepts(*kinds: str) -> bool:

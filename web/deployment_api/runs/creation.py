@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from flask import Response, has_request_context, jsonify, request
 from sqlalchemy import Connection
 
 from shared.access.idempotency import HEADER
+from shared.infra.trace_context import Context
 from shared.runs import creation, nesting
 from shared.runs.create import Created
 from shared.runs.creation import TransactionPart
@@ -37,9 +39,16 @@ def create_run(
     *,
     part: TransactionPart | None = None,
     assistant_read: Granted | None = None,
+    trace: Context | None = None,
 ) -> Created:
-    """Create a run. Ignores an idempotency key, unless `part` does not. See `shared.runs.creation.create_runs`."""
-    return creation.create_runs(_creator(), [run_request], part=part, assistant_read=assistant_read)[0]
+    """Create a run. Ignores an idempotency key, unless `part` does not. See `shared.runs.creation.create_runs`.
+
+    `trace` takes the place of the trace that the headers of the request name.
+    """
+    creator = _creator()
+    if trace is not None:
+        creator = replace(creator, trace=trace.entries)
+    return creation.create_runs(creator, [run_request], part=part, assistant_read=assistant_read)[0]
 
 
 def create_runs(run_requests: Sequence[RunRequest], render: Render) -> list[Created]:

@@ -7,6 +7,7 @@ event of a stream.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,13 +22,13 @@ from shared.errors import Invalid, NotFound, Refused
 from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import Row, dumps, loads
+from shared.infra.trace_context import BAGGAGE, MAX_BAGGAGE, context_of
 from shared.models import RunStatus
 from shared.runs import create, end_event
 from shared.runs.drafts import RunRequest
 from web.deployment_api.protocols import json_rpc
-from web.deployment_api.protocols.conversation import messages_of, takes_messages, text_of
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, RpcError
-from web.deployment_api.protocols.mcp import tools
+from web.deployment_api.protocols.mcp import results, tools
 from web.deployment_api.protocols.mcp.envelope import McpRequest
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import RunFollower
@@ -50,31 +51,49 @@ def call_tool(mcp: McpRequest) -> Response:
     loaded = mcp.call.read(ToolCall)
     tool = tools.find(loaded["name"])
     token = _progress_token(mcp.meta) if json_rpc.accepts_stream() else None
-    run_request = _run_request(tool, loaded, modes=() if token is None else ("updates",))
+    run_request = _run_request(tool, loaded, mcp.meta, modes=() if token is None else ("updates",))
     take_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_request.run_id, before_creation=True))
         try:
-            created = create_run(run_request)
+            created = create_run(
+                run_request, trace=context_of(mcp.meta.get("traceparent"), mcp.meta.get("tracestate"))
+            )
         except (NotFound, Invalid) as error:  # also if the assistant was deleted in the meantime
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {loaded['name']}") from error
         except tools.ArgumentsMisfit as misfit:
-            return mcp.answer(_tool_error(str(misfit)))
+            return mcp.answer(results.failed(str(misfit)))
         assert tool is not None  # no run is created without a tool
         follower = RunFollower(created.run_id, created.thread_id, cancels=True)
         batches = follower.batches(reader, after=0, end_alone=True)
 
-        def result(last: Event | None) -> bytes:
-            return mcp.result(_tool_result(follower, tool, last))
+        def result(last: Event | None) -> dict[str, Any]:
+            if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
+                return results.failed("The run was cancelled")
+            return results.tool_result(tool, follower.output(last))
 
         if token is None:
-            body = sse.waiting(batches, follower.heartbeat, result)
+            body = sse.waiting(batches, follower.heartbeat, lambda last: mcp.result(result(last)))
             return sse.late_json(follower.stream(body, stack.pop_all(), may_end_early=False), {})
-        body = _with_progress(batches, follower.heartbeat, token, result)
+        body = _with_progress(batches, follower.heartbeat, token, lambda last: event_of(mcp, result(last)))
         return sse.event_stream(follower.stream(body, stack.pop_all()), {})
 
 
-def _run_request(tool: Row | None, loaded: Mapping[str, Any], *, modes: Sequence[str]) -> RunRequest:
+def _baggage(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entry of `configurable` with the baggage of the caller's trace, which only the graph reads."""
+    baggage = meta.get("baggage")
+    is_kept = (
+        isinstance(baggage, str)
+        and len(baggage) <= MAX_BAGGAGE
+        and baggage.isascii()
+        and baggage.isprintable()
+    )
+    return {BAGGAGE: baggage} if is_kept and isinstance(baggage, str) else {}
+
+
+def _run_request(
+    tool: Row | None, loaded: Mapping[str, Any], meta: Mapping[str, Any], *, modes: Sequence[str]
+) -> RunRequest:
     """Return the request for the run of a call.
 
     An invalid call is refused after authorization, so a caller without access cannot probe for tools.
@@ -83,7 +102,7 @@ def _run_request(tool: Row | None, loaded: Mapping[str, Any], *, modes: Sequence
         assistant_id="" if tool is None else str(tool["assistant_id"]),
         service_metadata=dict(METADATA),
         stream_mode=modes,
-        extras=run_headers(),
+        extras={**run_headers(), **_baggage(meta)},
     )
     if tool is None:
         return replace(request, rule=RefusedCall(NotFound()))
@@ -106,6 +125,19 @@ class RefusedCall:
         return create.missing()
 
 
+MAX_EVENT = 1024 * 1024  # bytes: the client of the Python SDK fails at a larger event of a stream
+
+
+def event_of(mcp: McpRequest, result: Mapping[str, Any]) -> bytes:
+    """Encode a result as an event. Leaves the state out if the event would be larger than clients take."""
+    event = json_rpc.event(mcp.result(result))
+    if len(event) <= MAX_EVENT:
+        return event
+    reason = f"The state is left out: the result has more than {MAX_EVENT} bytes. Call without a progressToken to get it."
+    event = json_rpc.event(mcp.result(results.without_state(result, reason)))
+    return event if len(event) <= MAX_EVENT else json_rpc.event(mcp.result(results.failed(reason)))
+
+
 def _progress_token(meta: Mapping[str, Any]) -> str | int | None:
     """Return the token that progress notifications repeat, or None if the client requests none. Raises RpcError."""
     token = meta.get("progressToken")
@@ -120,52 +152,35 @@ def _with_progress(
     token: str | int,
     result: Callable[[Event | None], bytes],
 ) -> Generator[bytes]:
-    """Yield a progress notification after steps of the graph and with each heartbeat, then the result."""
+    """Yield a progress notification after steps of the graph and with each heartbeat, then the event of the result."""
     last: Event | None = None
+    node = ""
     count, next_at = 0, 0.0
     heartbeat.send_headers_first()
     for batch in batches:
         if batch and batch[-1].is_last:
             last = batch[-1]
+        node = next(filter(None, map(node_of, reversed(batch))), node)
         is_due, now = heartbeat.take_due(), time.monotonic()
         if is_due or (batch and last is None and now >= next_at):
             count, next_at = count + 1, now + PROGRESS_SECONDS
             heartbeat.take_headers()
-            yield json_rpc.event(_progress(token, count))
+            yield json_rpc.event(_progress(token, count, node))
         elif heartbeat.take_headers():
             yield sse.HEADERS
-    yield json_rpc.event(result(last))
+    yield result(last)
 
 
-def _progress(token: str | int, count: int) -> bytes:
-    params = {"progressToken": token, "progress": count}
+NODE = re.compile(rb'\{("(?:[^"\\]|\\.)*"):')  # how an update begins: the node's name is the first key
+
+
+def node_of(event: Event) -> str:
+    """Return the name of the node whose end an event reports, or an empty text."""
+    match = NODE.match(event.data) if event.name == "updates" else None
+    name = loads(match[1]) if match is not None else ""
+    return "" if name.startswith("__") else name
+
+
+def _progress(token: str | int, count: int, node: str) -> bytes:
+    params = {"progressToken": token, "progress": count} | ({"message": node} if node else {})
     return dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).encode()
-
-
-def _tool_result(follower: RunFollower, tool: Row, last: Event | None) -> dict[str, Any]:
-    """Return the result of a tool for a run that has ended."""
-    if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
-        return _tool_error("The run was cancelled")
-    output = follower.output(last)
-    values = loads(output)
-    error = values.get("__error__") if isinstance(values, dict) else None
-    if error is not None:
-        return _tool_error(f"{error.get('error')}: {error.get('message')}")
-    last_text = _last_text(values) if takes_messages(tool["input_schema"]) else ""
-    return {
-        "content": [_text_content(text) for text in (last_text, output.decode()) if text],
-        "isError": False,
-    }
-
-
-def _last_text(values: Any) -> str:
-    messages = messages_of(values)
-    return text_of(messages[-1]) if messages else ""
-
-
-def _tool_error(reason: str) -> dict[str, Any]:
-    return {"content": [_text_content(reason)], "isError": True}
-
-
-def _text_content(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}

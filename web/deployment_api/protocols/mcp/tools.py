@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from http import HTTPStatus
 from typing import Any
 
@@ -14,6 +15,7 @@ from shared.errors import Denied, Refused
 from shared.infra.postgres import Row, connection
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
+from web.deployment_api.protocols import options
 from web.deployment_api.protocols.conversation import (
     MESSAGES,
     input_fields,
@@ -37,12 +39,6 @@ from web.schemas.validation import whole_number
 
 PAGE = 100
 LIST_SECONDS = 30  # time for which a client may keep a page of tools; `runyard dev` allows none
-ANNOTATIONS = {
-    "readOnlyHint": False,
-    "destructiveHint": False,
-    "idempotentHint": False,
-    "openWorldHint": True,
-}
 TEXT = {"type": "string"}
 
 
@@ -122,13 +118,33 @@ def find(name: str) -> Row | None:
 
 
 def _describe(row: Row) -> dict[str, Any]:
-    return {
+    described = {
         "name": row["name"],
         "title": row["title"],
         "description": row["description"] or f"Runs the assistant {row['title']!r}.",
-        "inputSchema": arguments_schema(row["input_schema"]),
-        "annotations": ANNOTATIONS,
+        "inputSchema": _listed_schema(arguments_schema(row["input_schema"])),
+        "annotations": options.annotations(row),
     }
+    if options.is_structured(row):
+        output = {name: rule for name, rule in row["output_schema"].items() if name != "required"}
+        described["outputSchema"] = _listed_schema({**output, "type": "object"})
+    return described
+
+
+def _listed_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without what makes clients send headers or fetch other documents."""
+    if not any(mark in orjson.dumps(schema) for mark in (b'"x-mcp-header"', b'"$ref"')):
+        return schema
+    listed = deepcopy(schema)
+    parts: list[Any] = [listed]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            part.pop("x-mcp-header", None)
+            if not str(part.get("$ref", "#")).startswith("#"):
+                del part["$ref"]
+        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return listed
 
 
 def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Options of assistants for the protocols, in the assistant's metadata: `mcp` says how it is shown as a tool."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from marshmallow import ValidationError
+
+from shared.infra.postgres import Row
+from shared.records import BOOLEAN
+from web.schemas import fields
+
+MAX_TASK_AFTER = 3600  # seconds
+HINTS = {
+    "readOnlyHint": False,
+    "destructiveHint": False,
+    "idempotentHint": False,
+    "openWorldHint": True,
+}
+
+
+class Annotations(fields.StrictSchema):
+    readOnlyHint = fields.StrictBoolean()
+    destructiveHint = fields.StrictBoolean()
+    idempotentHint = fields.StrictBoolean()
+    openWorldHint = fields.StrictBoolean()
+
+
+class ToolOptions(fields.StrictSchema):
+    annotations = fields.Nested(Annotations)
+    listed = fields.StrictBoolean()
+    structured = fields.StrictBoolean()
+    task_after = fields.StrictNumber(minimum=0, maximum=MAX_TASK_AFTER)
+    task_required = fields.StrictBoolean()
+
+
+OPTIONS = {"mcp": ToolOptions()}  # by key of the metadata
+
+
+class AssistantMetadata(fields.JsonObject):
+    """The metadata of an assistant. The options of protocols are validated, other keys are stored as sent."""
+
+    json_schema: ClassVar[dict[str, Any]] = {
+        "properties": {
+            "mcp": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "annotations": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": dict.fromkeys(HINTS, BOOLEAN),
+                    },
+                    "listed": BOOLEAN,
+                    "structured": BOOLEAN,
+                    "task_after": {"type": "number", "minimum": 0, "maximum": MAX_TASK_AFTER},
+                    "task_required": BOOLEAN,
+                },
+            }
+        }
+    }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        metadata = super()._deserialize(value, attr, data, **kwargs)
+        for key in OPTIONS.keys() & metadata.keys():
+            try:
+                OPTIONS[key].load(metadata[key])
+            except ValidationError as error:
+                raise ValidationError({key: error.normalized_messages()}) from error
+        return metadata
+
+
+def annotations(tool: Row) -> dict[str, bool]:
+    """Return the hints of a tool. Ignores invalid ones, which a handler of the project may have stored."""
+    changed = tool["options"].get("annotations")
+    valid = changed.items() if isinstance(changed, dict) else ()
+    return HINTS | {name: hint for name, hint in valid if name in HINTS and isinstance(hint, bool)}
+
+
+def is_structured(tool: Row) -> bool:
+    """Return whether the tool lists the schema of its output, and answers with the state itself."""
+    return tool["options"].get("structured") is True and isinstance(tool["output_schema"], dict)
