@@ -29,6 +29,7 @@ class Auth:
     cache_size: int | None = None
     disable_studio_auth: bool = False
     openapi: Mapping[str, Any] = field(default_factory=dict)
+    oauth: Mapping[str, Any] | None = None  # `authorization_servers` and `scopes`, for clients of MCP
 
     def decides(self, resource: str, action: str) -> bool:
         """Whether a handler is registered for this action."""

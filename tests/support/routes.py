@@ -58,6 +58,7 @@ CALLS: dict[Route, Call] = {
     ("GET", "/d/<deployment>/metrics"): Call("open"),
     ("GET", "/d/<deployment>/docs"): Call("open"),
     ("GET", "/d/<deployment>/openapi.json"): Call("open"),
+    ("GET", "/d/<deployment>/.well-known/oauth-protected-resource/<path:resource>"): Call("open"),
     ("GET", "/o/"): Call("open"),
     ("GET", "/o/answer"): Call("open"),
     ("GET", "/o/static/<version>/<path:name>"): Call("open"),

@@ -6,11 +6,13 @@ from flask import Blueprint
 
 from web.deployment_api import assistants, components, crons, inbox, states, store, threads
 from web.deployment_api.protocols import a2a, mcp, v2_commands, v2_events, v2_socket
+from web.deployment_api.protocols.mcp import oauth
 from web.deployment_api.runs import bulk, cancels, create, feedback, joins, read, timeline, webhooks
 
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, components.bp, threads.bp, states.bp, create.bp, joins.bp, cancels.bp, crons.bp, inbox.bp, store.bp,
-    read.queue_bp, read.bp, bulk.bp, timeline.bp, feedback.bp, webhooks.bp, v2_commands.bp, v2_events.bp, v2_socket.bp, mcp.bp, a2a.bp,
+    read.queue_bp, read.bp, bulk.bp, timeline.bp, feedback.bp, webhooks.bp, v2_commands.bp, v2_events.bp, v2_socket.bp,
+    mcp.bp, oauth.bp, a2a.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)

@@ -29,6 +29,11 @@ DEPLOYMENT_PREFIX = PATH_PREFIX
 NOWHERE = "/.nowhere"  # a path that matches no route
 PATH_SAFE = "/:@!$&'()*+,;=~"  # characters that stay unescaped in a path
 
+# Where clients of OAuth ask for the description of a resource: its path follows that of the document.
+DISCOVERY = re.compile(
+    r"(/\.well-known/(?:oauth-protected-resource|oauth-authorization-server|openid-configuration))(/.*)?"
+)
+
 # Paths that `runyard dev` does not rewrite. All other paths at its root are those of its deployment.
 SERVICE_PREFIXES = (*CONTROL_PLANE, DEPLOYMENT_PREFIX, "/o/")
 
@@ -125,6 +130,8 @@ class Addresses:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         name = self._named_by_host(environ)
+        if name is None:
+            path = _within_deployment(path)
         if name is None and (path == CONTROL_PLANE_MOUNT or path.startswith(CONTROL_PLANE_MOUNT + "/")):
             environ["SCRIPT_NAME"] = environ.get("SCRIPT_NAME", "") + CONTROL_PLANE_MOUNT
             path = path.removeprefix(CONTROL_PLANE_MOUNT) or "/"
@@ -147,6 +154,16 @@ class Addresses:
         host = environ.get("HTTP_HOST", "").partition(":")[0].lower().rstrip(".")
         label = host.removesuffix(self._domain)
         return label if label != host and LABEL.fullmatch(label) else None
+
+
+def _within_deployment(path: str) -> str:
+    """Return `/d/<name>/.well-known/…/mcp` for the OAuth document at `/.well-known/…/d/<name>/mcp`, other paths unchanged."""
+    document = DISCOVERY.fullmatch(path)
+    resource = (document[2] or "") if document is not None else ""
+    if document is None or not resource.startswith(DEPLOYMENT_PREFIX):
+        return path
+    name, slash, rest = resource.removeprefix(DEPLOYMENT_PREFIX).partition("/")
+    return f"{DEPLOYMENT_PREFIX}{name}{document[1]}{slash}{rest}"
 
 
 def _without_route(path: str) -> str:

@@ -30,7 +30,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied, Forbidden, NotFound, Unauthenticated
 from shared.user_code import authorization, users
 from shared.user_code.users import User
-from web.gate import limits
+from web.gate import challenges, limits
 from web.gate.addresses import RequestAddress, client_address, client_network
 from web.gate.context import Authorization, caller, context, publish, settings
 from web.gate.credentials import Credentials
@@ -59,6 +59,8 @@ def authenticate(
     if deployment is not None and deployment.user_code.auth is not None:
         return _authenticate_user(credentials, address, deployment, request_id)
     caller = identify(credentials)
+    if caller is None and credentials.is_of_foreign_page:
+        raise Forbidden("A page of another origin needs an API key: send it as the header X-Api-Key")
     if caller is None:
         raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
     return caller, None
@@ -130,7 +132,7 @@ def _authenticate_user(
     except Denied as refusal:
         if refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             limits.count_failure(source)
-        raise
+        raise challenges.unauthenticated(refusal, deployment, address) from refusal
     return caller_for_user(deployment, user), user
 
 

@@ -124,6 +124,13 @@ class Credentials:
         is_read_only = operation is not None and operation.role == "read"
         return replace(operator, role=DEVELOPER_ROLE) if is_read_only else None
 
+    @property
+    def is_of_foreign_page(self) -> bool:
+        """Whether the request would need no key, if a page of another site had not sent it."""
+        settings = self._settings
+        is_open = settings.dev_deployment is not None and self._is_for_deployment and _is_from_machine()
+        return is_open and not _is_own_page(settings.dev_origin)
+
     def is_of_studio(self) -> bool:
         """Return whether the request says that it comes from one of the platform's tools."""
         name, value = STUDIO
@@ -141,8 +148,16 @@ def _presented_key() -> str | None:
 
 def is_local(*, dev_origin: str | None = None) -> bool:
     """Return whether the request was made on this machine, by its user or a page of this site or `dev_origin`."""
-    if not _is_loopback(request.remote_addr or "") or any(name in request.headers for name in PROXY_HEADERS):
-        return False
+    return _is_from_machine() and _is_own_page(dev_origin)
+
+
+def _is_from_machine() -> bool:
+    is_proxied = any(name in request.headers for name in PROXY_HEADERS)
+    return _is_loopback(request.remote_addr or "") and not is_proxied
+
+
+def _is_own_page(dev_origin: str | None) -> bool:
+    """Return whether no page of another site has sent the request."""
     if _host_of(f"//{request.host}") not in LOCAL_NAMES:
         return False
     origin = request.headers.get("Origin")

@@ -71,8 +71,8 @@ def enter(serve_app: ServeApp) -> Response | None:
         assert deployment is not None
         publish_context(caller=limits.anonymous_caller(deployment), deployment=deployment)
         return serve_app()
-    # Before authentication: a public page needs no key, so a disabled one answers 404 and never 401.
-    if route.is_disabled_page:
+    # Before authentication: a public page needs no key, so a missing one answers 404 and never 401.
+    if route.is_missing_page:
         raise NotFound
     if route.role == "open":
         if route.existing_name is not None:

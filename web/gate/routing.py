@@ -23,7 +23,7 @@ from shared import errors
 from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
 from shared.deployments.user_code import Route
 from web.gate import deployments
-from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX, NOWHERE, RequestAddress
+from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX, DISCOVERY, NOWHERE, RequestAddress
 from web.gate.context import settings
 from web.gate.credentials import Credentials
 from web.gate.deployments import NO_DEPLOYMENT, DeploymentLookup
@@ -50,7 +50,7 @@ class RouteChoice:
     role: Role  # the lowest role that may make the request
     is_app: bool = False  # a route of the project's app
     is_guarded: bool = False  # the project's authorization runs before the app's route
-    is_disabled_page: bool = False  # the project has switched off a public built-in route
+    is_missing_page: bool = False  # a public page that does not exist, or that the project has switched off
     existing_name: str | None = None  # a public route that answers 404 if no deployment has this name
     refusal: Exception | None = None  # raised once the caller is known
 
@@ -107,7 +107,7 @@ def _choose(address: RequestAddress, lookup: DeploymentLookup) -> RouteChoice:
         return RouteChoice(address=address, role="read", is_app=True, is_guarded=_guards_app(deployment))
     if rule is not None and is_disabled:
         is_page = of_view(current_app.view_functions[rule.endpoint]).role == "open"
-        return _refuse(address, NotFound(), is_disabled_page=is_page)
+        return _refuse(address, NotFound(), is_missing_page=is_page)
     return _built_in(address)
 
 
@@ -116,6 +116,9 @@ def _built_in(address: RequestAddress) -> RouteChoice:
     if request.view_args is not None:
         request.view_args.pop("deployment", None)  # views read the name from the context
     operation = operations.current()
+    if operation is None and DISCOVERY.fullmatch(address.path):
+        # A client of OAuth asks for these without a key, and would take a 401 for a failure of the service.
+        return _refuse(address, NotFound(), is_missing_page=True)
     if operation is None:
         role: Role = "read"  # only holders of a key may learn which paths exist
     elif request.method == "OPTIONS" and operation.role != "open":
@@ -136,9 +139,9 @@ def _existing_name(address: RequestAddress) -> str | None:
     return None if is_root_of_dev else address.name
 
 
-def _refuse(address: RequestAddress, refusal: Exception, *, is_disabled_page: bool = False) -> RouteChoice:
+def _refuse(address: RequestAddress, refusal: Exception, *, is_missing_page: bool = False) -> RouteChoice:
     request.url_rule = request.view_args = None
-    return RouteChoice(address=address, role="read", refusal=refusal, is_disabled_page=is_disabled_page)
+    return RouteChoice(address=address, role="read", refusal=refusal, is_missing_page=is_missing_page)
 
 
 def mount_prefix(deployment: DeploymentRef) -> str:
@@ -147,7 +150,7 @@ def mount_prefix(deployment: DeploymentRef) -> str:
 
 def below_prefix(prefix: str, path: str) -> str | None:
     """Return a path without its required prefix, or None if it does not have the prefix."""
-    if not prefix or path == OK:
+    if not prefix or path == OK or DISCOVERY.fullmatch(path):
         return path
     if path != prefix and not path.startswith(prefix + "/"):
         return None

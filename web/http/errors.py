@@ -121,6 +121,8 @@ def on_domain_error(error: RunyardError) -> Response:
 def on_denied(error: Denied) -> Response:
     """Return a project's own refusal: its status, its detail, and those of its headers that it may set."""
     response = answer(error.status, error.detail)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
     for name, value in error.headers.items():
         if name.lower() not in SET_BY_SERVICE and TOKEN.fullmatch(name) and TEXT.fullmatch(value):
             response.headers[name] = value

@@ -131,6 +131,10 @@ class Cors:
     exposed: Sequence[str]
     max_age: int
 
+    @property
+    def names_origins(self) -> bool:
+        return bool(self.origins) or self.origin_regex is not None
+
     def allows(self, origin: str) -> bool:
         if ANY in self.origins or origin in self.origins:
             return True

@@ -9,7 +9,19 @@ WEBSOCKET = "WEBSOCKET"
 ONE, REST = "{}", "{*}"  # a parameter of one segment, and a parameter of all remaining segments
 
 # Public routes: an app's route in their place exposes nothing.
-PUBLIC = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/ui/{}/{}", "/feedback/{}"})
+PUBLIC = frozenset(
+    {
+        "/",
+        "/ok",
+        "/info",
+        "/metrics",
+        "/docs",
+        "/openapi.json",
+        "/ui/{}/{}",
+        "/feedback/{}",
+        "/.well-known/oauth-protected-resource/{*}",
+    }
+)
 # The other routes of the web process. A test compares both.
 ROUTES = """
 GET /.well-known/agent-card.json

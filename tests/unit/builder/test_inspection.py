@@ -25,6 +25,7 @@ SETTINGS = {
     "cache_keys": ["authorization"],
     "cache_seconds": 60,
     "cache_size": None,
+    "oauth": None,
 }
 AUTH = {"path": "./own.py:auth", **SETTINGS}
 DESCRIBED_AUTH = {"parameters": ["authorization"], "handlers": [["threads", "create"], ["*", "*"]]}

@@ -309,6 +309,7 @@ def section(read: Read, key: str, value: Any) -> Any:
 NO_OBJECT = ": must be an object"
 NO_ARRAY = ": must be an array"
 NO_MINUTES = ": must be a number"
+OAUTH = {"authorization_servers": ["https://auth.example/realm", "http://localhost:8080"]}
 SECTIONS: dict[str, list[tuple[Any, str]]] = {
     "auth": [
         (PATH, NO_OBJECT),
@@ -326,6 +327,30 @@ SECTIONS: dict[str, list[tuple[Any, str]]] = {
         *(
             ({"path": PATH, "cache": {"ttl_seconds": seconds}}, f".cache.ttl_seconds{NO_MINUTES} between 0")
             for seconds in (3601, True, -1)
+        ),
+        ({"path": PATH, "oauth": True}, f".oauth{NO_OBJECT}"),
+        *(
+            (
+                {"path": PATH, "oauth": {"authorization_servers": servers}},
+                f".oauth.authorization_servers{NO_ARRAY}",
+            )
+            for servers in (
+                None,
+                [],
+                "https://a.example",
+                ["http://a.example"],
+                ["https://"],
+                ["https://a?b"],
+                ["https://a b"],
+                ["https://[a"],
+                ["ftp://a"],
+                [7],
+                ["https://a.example"] * 21,
+            )
+        ),
+        *(
+            ({"path": PATH, "oauth": {**OAUTH, "scopes": scopes}}, f".oauth.scopes{NO_ARRAY}")
+            for scopes in ("tools", ["a b"], ['a"b'], [""], [7], ["x"] * 21)
         ),
         ({"path": PATH, "cache": {"max_size": 1.5}}, ".cache.max_size: must be a whole number"),
         ({"path": PATH, "openapi": []}, f".openapi{NO_OBJECT}"),
@@ -411,6 +436,7 @@ def test_an_authorization_needs_no_more_than_its_path(read: Read) -> None:
         "path": PATH,
         "disable_studio_auth": False,
         "openapi": {},
+        "oauth": None,
         "cache_keys": [],
         "cache_seconds": None,
         "cache_size": None,
@@ -423,11 +449,14 @@ def test_how_its_answers_are_kept_and_described_is_kept(read: Read) -> None:
     cache = {"cache_keys": ["Authorization", "X-Team", "x-team"], "ttl_seconds": 3600, "max_size": 100}
 
     found = section(
-        read, "auth", {"path": PATH, "disable_studio_auth": True, "openapi": openapi, "cache": cache}
+        read,
+        "auth",
+        {"path": PATH, "disable_studio_auth": True, "openapi": openapi, "oauth": OAUTH, "cache": cache},
     )
 
     assert found["disable_studio_auth"] is True
     assert found["openapi"] == openapi
+    assert found["oauth"] == {**OAUTH, "scopes": []}
     assert found["cache_keys"] == ["authorization", "x-team"]
     assert (found["cache_seconds"], found["cache_size"]) == (3600, 100)
 

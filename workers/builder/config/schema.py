@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from marshmallow import ValidationError, post_load, pre_load
@@ -16,6 +17,7 @@ from shared.deployments import project_rules
 from shared.errors import misspelt
 from shared.infra import egress
 from shared.runs.webhooks import TEMPLATE
+from shared.sign_in_settings import LOCAL_NAMES
 from shared.store import MAX_TTL_MINUTES
 from workers.builder.config import fields
 from workers.builder.config.fields import (
@@ -88,6 +90,42 @@ class AuthOpenapi(Section):
     paths = _objects(dict)
 
 
+MAX_OAUTH_ITEMS = 20
+SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # characters of RFC 6749
+
+
+def _is_server(value: Any) -> bool:
+    """Return whether a value is the address of an authorization server: https, or http on this machine."""
+    if not is_text(value, re.compile(r"https?://[\x21-\x7e]{1,500}")):
+        return False
+    try:
+        parts = urlsplit(value)
+        is_local = parts.hostname in LOCAL_NAMES and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return (
+        bool(parts.hostname) and (parts.scheme == "https" or is_local) and not (parts.query or parts.fragment)
+    )
+
+
+class Oauth(Section):
+    """The description of the MCP server for clients of OAuth."""
+
+    authorization_servers = fields.array(
+        f"must be an array of 1 to {MAX_OAUTH_ITEMS} https addresses of authorization servers",
+        _is_server,
+        least=1,
+        most=MAX_OAUTH_ITEMS,
+        required=True,
+    )
+    scopes = fields.array(
+        f"must be an array of at most {MAX_OAUTH_ITEMS} names of scopes without spaces and quotes",
+        lambda value: is_text(value, SCOPE),
+        most=MAX_OAUTH_ITEMS,
+        load_default=list,
+    )
+
+
 class Auth(Section):
     """The project's own authorization, and the cache of its answers."""
 
@@ -95,6 +133,7 @@ class Auth(Section):
     path = EntryPoint(required=True)
     cache = Nested(AuthCache, load_default=lambda: AuthCache().load({}))
     openapi = Nested(AuthOpenapi, load_default=dict)
+    oauth = Nested(Oauth, load_default=None)
 
     @post_load
     def finish(self, loaded: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -15,10 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from flask import Response
 
+from shared.errors import Denied
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import METHOD_NOT_FOUND, RpcError
 from web.deployment_api.protocols.mcp import envelope, tool_calls, tools
 from web.deployment_api.protocols.mcp.envelope import LEGACY, SUPPORTED, McpRequest
+from web.deployment_api.protocols.pages import refuse_foreign_page
+from web.gate import challenges
+from web.gate.context import unchecked_deployment, user
 from web.schemas import fields
 from web.schemas.operations import JSON, SSE, RouteGroup
 
@@ -51,6 +55,7 @@ class Initialize(fields.Schema):
 )
 def call_method() -> Response:
     """Call `server/discover`, `initialize`, `ping`, `tools/list` or `tools/call`. Each tool is an assistant."""
+    refuse_foreign_page()
     mcp = envelope.read()
     if isinstance(mcp, Response):
         return mcp
@@ -61,6 +66,8 @@ def call_method() -> Response:
         return method.answer(mcp)
     except RpcError as error:
         return envelope.refuse(mcp, error)
+    except Denied as refusal:
+        raise challenges.forbidden(refusal, unchecked_deployment(), user()) from refusal
 
 
 def _discover(mcp: McpRequest) -> Response:
