@@ -10,7 +10,7 @@ from mcp.types import CallToolResult
 
 from shared.eventlog.events import Event
 from web.deployment_api.protocols.json_rpc import Call
-from web.deployment_api.protocols.mcp import results, tool_calls
+from web.deployment_api.protocols.mcp import progress, results
 from web.deployment_api.protocols.mcp.envelope import McpRequest
 
 CHAT = {"type": "object", "properties": {"messages": {"type": "array"}}}
@@ -101,7 +101,7 @@ def test_an_event_is_never_larger_than_the_client_of_python_takes() -> None:
     values = {"messages": [{"type": "ai", "content": text}]}
     for shaped in (tool(), tool(output={}, structured=True)):
         result = results.tool_result(shaped, orjson.dumps(values))
-        event = tool_calls.event_of(REQUEST, result)
+        event = progress.event_of(REQUEST, result)
         assert len(event) <= 1024 * 1024
         sent = orjson.loads(event.partition(b"data: ")[2])["result"]
         assert "left out" in sent["content"][-1]["text"]
@@ -110,10 +110,10 @@ def test_an_event_is_never_larger_than_the_client_of_python_takes() -> None:
         assert is_structured or sent["content"][0]["text"] == text
     large = results.tool_result(tool(), orjson.dumps({"messages": [{"type": "ai", "content": text * 2}]}))
     assert (
-        orjson.loads(tool_calls.event_of(REQUEST, large).partition(b"data: ")[2])["result"]["isError"] is True
+        orjson.loads(progress.event_of(REQUEST, large).partition(b"data: ")[2])["result"]["isError"] is True
     )
     small = results.tool_result(tool(), b"{}")
-    assert tool_calls.event_of(REQUEST, small) == b"event: message\ndata: " + REQUEST.result(small) + b"\n\n"
+    assert progress.event_of(REQUEST, small) == b"event: message\ndata: " + REQUEST.result(small) + b"\n\n"
 
 
 def test_progress_names_the_node_that_ended() -> None:
@@ -126,4 +126,4 @@ def test_progress_names_the_node_that_ended() -> None:
         ("values", b'{"agent":1}', ""),
     ]
     for name, data, node in rows:
-        assert (data, tool_calls.node_of(Event(1, 0, name, data))) == (data, node)
+        assert (data, progress.node_of(Event(1, 0, name, data))) == (data, node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import request
 
 from shared.errors import Forbidden
-from web.gate.context import base_url, unchecked_deployment
+from web.gate.context import settings, unchecked_deployment
 from web.http.headers import cors_rules
 
 
@@ -17,5 +17,5 @@ def refuse_foreign_page() -> None:
     origin, rules = request.headers.get("Origin"), cors_rules(unchecked_deployment().http)
     if origin is None or rules is None or not rules.names_origins:
         return
-    if not rules.allows(origin) and origin != base_url():
+    if not rules.allows(origin) and origin != settings().url.rstrip("/"):
         raise Forbidden("http.cors of the deployment's langgraph.json does not allow pages of this origin")

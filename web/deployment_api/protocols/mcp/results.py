@@ -8,9 +8,13 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from shared.eventlog.events import Event
 from shared.infra.postgres import Row, loads
+from shared.models import RunStatus
+from shared.runs import end_event
 from web.deployment_api.protocols import options
-from web.deployment_api.protocols.conversation import Media, media_of, messages_of, takes_messages, text_of
+from web.deployment_api.protocols.conversation import Media, media_of, messages_of, text_of
+from web.deployment_api.runs.follower import RunFollower
 
 Content = dict[str, Any]
 
@@ -23,11 +27,17 @@ def tool_result(tool: Row, output: bytes) -> dict[str, Any]:
     error = values.get("__error__") if isinstance(values, dict) else None
     if error is not None:
         return failed(f"{error.get('error')}: {error.get('message')}")
-    content = [*_last_message(values)] if takes_messages(tool["input_schema"]) else []
-    result = {"content": [*content, text_content(output.decode())], "isError": False}
+    result = {"content": [*_last_message(values), text_content(output.decode())], "isError": False}
     if options.is_structured(tool) and isinstance(values, dict):
         result["structuredContent"] = values
     return result
+
+
+def of_run(tool: Row, follower: RunFollower, last: Event | None) -> dict[str, Any]:
+    """Return the result for a run that has ended. `last` is the last event of its log."""
+    if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
+        return failed("The run was cancelled")
+    return tool_result(tool, follower.output(last))
 
 
 def failed(reason: str) -> dict[str, Any]:

@@ -7,9 +7,7 @@ event of a stream.
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,14 +19,13 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused
 from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
-from shared.infra.postgres import Row, dumps, loads
+from shared.infra.postgres import Row
 from shared.infra.trace_context import BAGGAGE, MAX_BAGGAGE, context_of
-from shared.models import RunStatus
-from shared.runs import create, end_event
+from shared.runs import create
 from shared.runs.drafts import RunRequest
 from web.deployment_api.protocols import json_rpc
-from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, MAX_ID, RpcError
-from web.deployment_api.protocols.mcp import results, tools
+from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
+from web.deployment_api.protocols.mcp import progress, results, tools
 from web.deployment_api.protocols.mcp.envelope import McpRequest
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import RunFollower
@@ -37,7 +34,6 @@ from web.gate.observation import take_slot
 from web.http import sse
 from web.schemas import fields
 
-PROGRESS_SECONDS = 0.5  # minimum time between two progress notifications
 METADATA = {"mcp": True}
 
 
@@ -50,7 +46,7 @@ def call_tool(mcp: McpRequest) -> Response:
     """Run an assistant and answer with its output. Raises RpcError."""
     loaded = mcp.call.read(ToolCall)
     tool = tools.find(loaded["name"])
-    token = _progress_token(mcp.meta) if json_rpc.accepts_stream() else None
+    token = progress.token_of(mcp.meta) if json_rpc.accepts_stream() else None
     run_request = _run_request(tool, loaded, mcp.meta, modes=() if token is None else ("updates",))
     take_slot()
     with ExitStack() as stack:
@@ -68,14 +64,12 @@ def call_tool(mcp: McpRequest) -> Response:
         batches = follower.batches(reader, after=0, end_alone=True)
 
         def result(last: Event | None) -> dict[str, Any]:
-            if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
-                return results.failed("The run was cancelled")
-            return results.tool_result(tool, follower.output(last))
+            return results.of_run(tool, follower, last)
 
         if token is None:
             body = sse.waiting(batches, follower.heartbeat, lambda last: mcp.result(result(last)))
             return sse.late_json(follower.stream(body, stack.pop_all(), may_end_early=False), {})
-        body = _with_progress(batches, follower.heartbeat, token, lambda last: event_of(mcp, result(last)))
+        body = progress.stream(mcp, batches, follower.heartbeat, token, result)
         return sse.event_stream(follower.stream(body, stack.pop_all()), {})
 
 
@@ -123,64 +117,3 @@ class RefusedCall:
 
     def missing(self) -> Refused:
         return create.missing()
-
-
-MAX_EVENT = 1024 * 1024  # bytes: the client of the Python SDK fails at a larger event of a stream
-
-
-def event_of(mcp: McpRequest, result: Mapping[str, Any]) -> bytes:
-    """Encode a result as an event. Leaves the state out if the event would be larger than clients take."""
-    event = json_rpc.event(mcp.result(result))
-    if len(event) <= MAX_EVENT:
-        return event
-    reason = f"The state is left out: the result has more than {MAX_EVENT} bytes. Call without a progressToken to get it."
-    event = json_rpc.event(mcp.result(results.without_state(result, reason)))
-    return event if len(event) <= MAX_EVENT else json_rpc.event(mcp.result(results.failed(reason)))
-
-
-def _progress_token(meta: Mapping[str, Any]) -> str | int | None:
-    """Return the token that progress notifications repeat, or None if the client requests none. Raises RpcError."""
-    token = meta.get("progressToken")
-    if isinstance(token, str) and len(token) > MAX_ID:
-        raise RpcError(INVALID_PARAMS, f"_meta.progressToken: must have at most {MAX_ID} characters")
-    return token if isinstance(token, str | int) and not isinstance(token, bool) else None
-
-
-def _with_progress(
-    batches: sse.Batches,
-    heartbeat: sse.HeartbeatTimer,
-    token: str | int,
-    result: Callable[[Event | None], bytes],
-) -> Generator[bytes]:
-    """Yield a progress notification after steps of the graph and with each heartbeat, then the event of the result."""
-    last: Event | None = None
-    node = ""
-    count, next_at = 0, 0.0
-    heartbeat.send_headers_first()
-    for batch in batches:
-        if batch and batch[-1].is_last:
-            last = batch[-1]
-        node = next(filter(None, map(node_of, reversed(batch))), node)
-        is_due, now = heartbeat.take_due(), time.monotonic()
-        if is_due or (batch and last is None and now >= next_at):
-            count, next_at = count + 1, now + PROGRESS_SECONDS
-            heartbeat.take_headers()
-            yield json_rpc.event(_progress(token, count, node))
-        elif heartbeat.take_headers():
-            yield sse.HEADERS
-    yield result(last)
-
-
-NODE = re.compile(rb'\{("(?:[^"\\]|\\.)*"):')  # how an update begins: the node's name is the first key
-
-
-def node_of(event: Event) -> str:
-    """Return the name of the node whose end an event reports, or an empty text."""
-    match = NODE.match(event.data) if event.name == "updates" else None
-    name = loads(match[1]) if match is not None else ""
-    return "" if name.startswith("__") else name
-
-
-def _progress(token: str | int, count: int, node: str) -> bytes:
-    params = {"progressToken": token, "progress": count} | ({"message": node} if node else {})
-    return dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).encode()
