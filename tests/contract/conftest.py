@@ -103,6 +103,11 @@ def new_key(
         return api_keys.create(conn, organization_id, name=name, role=role)
 
 
+def _json(body: Any) -> dict[str, Any]:
+    """Return the parts of a request with this JSON body. None: without a body."""
+    return {} if body is None else {"data": orjson.dumps(body), "content_type": "application/json"}
+
+
 _responses: list[TestResponse] = []
 
 
@@ -122,9 +127,8 @@ class Api:
         self.client, self.deployment = client, deployment
 
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
-        sent = {} if body is None else {"data": orjson.dumps(body), "content_type": "application/json"}
         address = f"/d/{self.deployment.name}{path}"
-        response = self.client.open(address, method=method, **{**sent, **more})
+        response = self.client.open(address, method=method, **{**_json(body), **more})
         _responses.append(response)
         return response
 
@@ -273,8 +277,7 @@ class ControlPlane:
         self.client = client
 
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
-        raw = None if body is None else orjson.dumps(body)
-        return self.client.open(path, method=method, data=raw, **more)
+        return self.client.open(path, method=method, **{**_json(body), **more})
 
     def get(self, path: str, **query: Any) -> TestResponse:
         return self.call("GET", path, query_string=query)

@@ -135,6 +135,7 @@ def deployment_records(api: Api) -> dict[str, str]:
         "operation_id": str(make.bulk_operation(api.deployment)),
         "checkpoint_id": checkpoint_id,
         "namespace": "child",
+        "resource": "mcp",
         "component_set": make.components(api.deployment),
         "file": f"{hashlib.sha256(b'').hexdigest()[:32]}.js",
         "question_id": str(make.question(api.deployment)),

@@ -128,6 +128,9 @@ def queries(described: Described) -> Iterator[str]:
         yield from (f"{urlencode(others)}&{name}={word}" for word in WORDS)
 
 
+JSON_HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
 def failed(response: TestResponse, what: str) -> Iterator[str]:
     if response.status_code >= 500:
         yield f"{what}: {response.status_code} {response.text[:120]}"
@@ -138,9 +141,8 @@ def problems_of_bodies(
     api: Any, described: Described, schema: Schema, path: str, document: Document
 ) -> Iterator[str]:
     for raw in dict.fromkeys(bodies(document, schema)):
-        response = api.client.open(path, method=described.method, data=raw)
-        # /mcp checks its Accept header first
-        if described.path != "/mcp" and any(text in raw for text in NO_JSON) and "JSON" not in response.text:
+        response = api.client.open(path, method=described.method, data=raw, headers=JSON_HEADERS)
+        if any(text in raw for text in NO_JSON) and "JSON" not in response.text:
             yield f"{described} {raw[:120]!r}: taken for JSON: {response.text[:120]}"
         yield from failed(response, f"{described} {raw[:120]!r}")
 

@@ -62,6 +62,18 @@ def fail(state: Chat) -> Chat:
     raise ValueError("boom happened")
 
 
+def show(state: Chat) -> Chat:
+    """Answers with files: bytes of an image, of a sound and of a document, and an address."""
+    blocks = [
+        {"type": "text", "text": "look"},
+        {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"},
+        {"type": "audio", "base64": "UklGRg==", "mime_type": "audio/wav"},
+        {"type": "file", "base64": "JVBERg==", "mime_type": "application/pdf", "extras": {"filename": "a.pdf"}},
+        {"type": "image", "url": "https://files.example/picture.png"},
+    ]
+    return {"messages": [AIMessage(blocks)]}
+
+
 def see(state: Any) -> Any:
     return state
 
@@ -72,4 +84,5 @@ books = single(book, Trip)
 counts = single(count, Trip)
 sleeps = single(sleep, Nap)
 fails = single(fail, Chat)
+shows = single(show, Chat)
 bare = single(see, Annotated[list, lambda old, new: new])

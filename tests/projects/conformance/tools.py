@@ -1,11 +1,12 @@
 """Graphs with the names and the behaviour that the conformance kit of MCP asks for."""
 
 import asyncio
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from pydantic import BaseModel
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 SILENCE = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
@@ -31,11 +32,26 @@ class Work(TypedDict, total=False):
     result: str
 
 
-class Contact(TypedDict, total=False):
-    name: str
-    contactMethod: Literal["phone", "email"]
-    phone: str
-    email: str
+CONTACT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$defs": {"address": {"$anchor": "addressDef", "type": "object", "properties": {"street": {"type": "string"}}}},
+    "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
+    "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+    "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+    "then": {"required": ["phone"]},
+    "else": {"required": ["email"]},
+    "additionalProperties": False,
+}
+
+
+class Contact(BaseModel):
+    """Input whose schema has keywords that a Python type does not express."""
+
+    name: str = ""
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return CONTACT
 
 
 def chain(*nodes: Any, state: Any, takes: Any = None) -> Any:
