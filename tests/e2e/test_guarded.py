@@ -78,6 +78,28 @@ def test_who_calls_is_for_the_project_to_say(site: Site, ada: SyncLangGraphClien
     assert ada.threads.create()["metadata"] == {"owner": "ada"}
 
 
+def test_clients_of_mcp_learn_where_to_sign_in_and_which_scope_they_lack(stack: Stack, site: Site) -> None:
+    path = f"/.well-known/oauth-protected-resource/d/{site.name}/mcp"
+    described = httpx.get(f"{stack.url}{path}")
+    pointer = f'resource_metadata="{stack.url}{path}", scope="run"'
+    assert described.json() == {
+        "resource": f"{site.url}/mcp",
+        "authorization_servers": ["https://login.example/team"],
+        "scopes_supported": ["run"],
+        "bearer_methods_supported": ["header"],
+    }
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "desk", "arguments": {}}}
+    rows: list[tuple[str | None, int, str | None]] = [
+        (None, 401, f"Bearer {pointer}"),
+        ("eve", 403, f'Bearer error="insufficient_scope", {pointer}'),
+        ("ada", 200, None),
+    ]
+    for user, status, challenge in rows:
+        with site.http(user, Accept="application/json, text/event-stream") as client:
+            answer = client.post("mcp", json=call)
+        assert (user, answer.status_code, answer.headers.get("www-authenticate")) == (user, status, challenge)
+
+
 def test_a_graph_learns_who_asks_whatever_they_say(ada: SyncLangGraphClient) -> None:
     thread_id = ada.threads.create()["thread_id"]
     lies = {"langgraph_auth_user": {"identity": "bob"}, "langgraph_auth_user_id": "bob", "user_id": "bob"}

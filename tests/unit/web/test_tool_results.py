@@ -90,7 +90,10 @@ def test_what_clients_would_refuse_is_left_out(subtests: pytest.Subtests) -> Non
 def test_a_structured_tool_answers_with_the_state(subtests: pytest.Subtests) -> None:
     schema = {"type": "object", "properties": {"a": {}}}
     structured = tool(takes={}, output=schema, structured=True)
-    assert results.tool_result(structured, b'{"a":1}')["structuredContent"] == {"a": 1}
+    deep = b'{"a":' * 252 + b"1" + b"}" * 252
+    for state in (b'{"a":1}', deep):
+        result = results.tool_result(structured, state)
+        assert state in REQUEST.result(result)
     assert "structuredContent" not in results.tool_result(structured, b"[1]")
     assert "structuredContent" not in results.tool_result(tool(takes={}, output=schema), b'{"a":1}')
     assert "structuredContent" not in results.tool_result(tool(takes={}, structured=True), b'{"a":1}')

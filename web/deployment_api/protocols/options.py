@@ -70,7 +70,7 @@ class AssistantMetadata(fields.JsonObject):
         return metadata
 
 
-def annotations(tool: Row) -> dict[str, bool]:
+def hints(tool: Row) -> dict[str, bool]:
     """Return the hints of a tool. Ignores invalid ones, which a handler of the project may have stored."""
     changed = tool["options"].get("annotations")
     valid = changed.items() if isinstance(changed, dict) else ()

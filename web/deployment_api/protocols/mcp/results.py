@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import orjson
+
 from shared.eventlog.events import Event
 from shared.infra.postgres import Row, loads
 from shared.models import RunStatus
@@ -29,7 +31,7 @@ def tool_result(tool: Row, output: bytes) -> dict[str, Any]:
         return failed(f"{error.get('error')}: {error.get('message')}")
     result = {"content": [*_last_message(values), text_content(output.decode())], "isError": False}
     if options.is_structured(tool) and isinstance(values, dict):
-        result["structuredContent"] = values
+        result["structuredContent"] = orjson.Fragment(output)  # encoding it again could nest it too deep
     return result
 
 

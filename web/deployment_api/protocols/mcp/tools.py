@@ -123,7 +123,7 @@ def _describe(row: Row) -> dict[str, Any]:
         "title": row["title"],
         "description": row["description"] or f"Runs the assistant {row['title']!r}.",
         "inputSchema": _listed_schema(arguments_schema(row["input_schema"])),
-        "annotations": options.annotations(row),
+        "annotations": options.hints(row),
     }
     if options.is_structured(row):
         output = {name: rule for name, rule in row["output_schema"].items() if name != "required"}
