@@ -75,6 +75,17 @@ def test_a_deployment_with_oauth_describes_its_server(
     assert anonymous.get("/.well-known/oauth-protected-resource/d/chat/mcp").status_code == 404
 
 
+def test_a_deployment_with_a_host_of_its_own_describes_its_server_there(
+    app_with: MakeApp, configure: Callable[..., None]
+) -> None:
+    configure(auth={**AUTH, "oauth": OAUTH})
+    client = app_with(app_domain="apps.example.com", url="https://run.example").test_client()
+    host = {"Host": "chat.apps.example.com"}
+    found = client.get("/.well-known/oauth-protected-resource/mcp", headers=host)
+    assert found.json["resource"] == "https://chat.apps.example.com/mcp"  # type: ignore[index]
+    assert client.get("/.well-known/oauth-protected-resource", headers=host).status_code == 404
+
+
 def test_a_project_may_describe_its_own_server(
     anonymous: FlaskClient, configure: Callable[..., None], api: Api
 ) -> None:
