@@ -79,24 +79,21 @@ class McpRequest:
 
 def read() -> McpRequest | Response:
     """Return the call of the current request, or the response to one that is invalid or needs no answer."""
-    names_modern = _names_modern_version()
-    call_is_modern = names_modern
+    is_modern = _names_modern_version()
     try:
         body = json_rpc.read_body()
-        call_is_modern = names_modern or VERSION in _meta(
-            body.get("params") if isinstance(body, dict) else None
-        )
+        is_modern = is_modern or VERSION in _meta(body.get("params") if isinstance(body, dict) else None)
         if not json_rpc.accepts(JSON, SSE):
-            status = HTTPStatus.NOT_ACCEPTABLE if call_is_modern else HTTPStatus.BAD_REQUEST
+            status = HTTPStatus.NOT_ACCEPTABLE if is_modern else HTTPStatus.BAD_REQUEST
             message = f"The Accept header must name {JSON} or {SSE}"
             raise RpcError(INVALID_REQUEST, message, id=json_rpc.id_of(body), status=status)
         call = json_rpc.call_of(body)
         if call.id is None:
             return Response(status=HTTPStatus.ACCEPTED)
-        return _modern(call) if call_is_modern else McpRequest(call, False, _server_info())
+        return _modern(call) if is_modern else McpRequest(call, False, _server_info())
     except RpcError as error:
         status = HTTPStatus.BAD_REQUEST
-        if not call_is_modern and error.code == INVALID_PARAMS:
+        if not is_modern and error.code == INVALID_PARAMS:
             status = HTTPStatus.OK
         return json_rpc.answer(json_rpc.failure(error.id, error), error.status or status)
 
