@@ -100,20 +100,22 @@ async def check_a_call_that_is_left_is_cancelled():
     async def on_progress(progress, total, message):
         pass
 
-    async with httpx2.AsyncClient(headers=HEADERS, base_url=URL, timeout=60) as http:
+    async with httpx2.AsyncClient(headers=HEADERS, timeout=60) as http:
+        # Not listed, since other tests compare the list, and of its own, since other tests call `sleeps`.
+        tool = {"graph_id": "sleeps", "name": "left_by_python", "metadata": {"mcp": {"listed": False}}}
+        created = (await http.post(f"{URL}/assistants", json=tool)).json()
 
         async def busy():
-            found = await http.post(
-                f"{URL}/threads/count", json={"metadata": {"mcp": True}, "status": "busy"}
-            )
-            return found.json()
+            body = {"metadata": {"assistant_id": created["assistant_id"]}, "status": "busy"}
+            return (await http.post(f"{URL}/threads/count", json=body)).json()
 
         for callback in (None, on_progress):
             async with connected() as client:
-                call = client.call_tool("sleeps", {"messages": "hi"}, progress_callback=callback)
+                call = client.call_tool("left_by_python", {"messages": "hi"}, progress_callback=callback)
                 calling = asyncio.create_task(call)
                 while not await busy():
                     await asyncio.sleep(0.05)
                 calling.cancel()
                 while await busy():
                     await asyncio.sleep(0.05)
+        await http.delete(f"{URL}/assistants/{created['assistant_id']}")
