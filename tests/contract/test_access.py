@@ -17,6 +17,7 @@ import tests.support.factories as make
 from shared import __version__
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
+from shared.figures import budgets
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, MakeApp, caller, new_key
 from tests.support.routes import CALLS
@@ -173,7 +174,7 @@ def test_a_developer_at_their_machine_is_somebody_without_a_key(app_with: MakeAp
 DEFAULT = str(DEFAULT_ORGANIZATION_ID)
 KEY_FIELDS = {
     "id", "name", "role", "created_at", "created_by", "expires_at", "last_used_at", "revoked_at", "max_concurrent_runs",
-    "max_tokens_per_day", "max_run_tokens",
+    *budgets.NAMES_OF_KEY,
 }  # fmt: skip
 
 
