@@ -46,7 +46,12 @@ class PageSession:
         self._programs: dict[Sequence[str], tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
         for path in (self.folder, self._session, folder / "home", folder / "bin"):
             path.mkdir()
-        (folder / "node_modules").symlink_to(installed(NEWEST) / "node_modules")
+        (folder / "node_modules").mkdir()
+        for client in (NEWEST, "mcp"):
+            for package in (installed(client) / "node_modules").glob("[!.]*"):
+                place = folder / "node_modules" / package.name
+                if not place.exists():
+                    place.symlink_to(package)
         (folder / "bin" / "curl").write_text(CURL)
         (folder / "bin" / "curl").chmod(0o755)
         self._environment = {
