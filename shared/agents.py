@@ -57,12 +57,13 @@ def tools(
     deployment: DeploymentRef,
     *,
     name: str | None = None,
+    assistant_id: UUID | None = None,
     limit: int = 1,
     offset: int = 0,
     metadata: Mapping[str, Any] | None = None,
     filter: Filter | None = None,
 ) -> Sequence[Row]:
-    """Return assistants with tool names, oldest first. With `name`, only the assistant that has it.
+    """Return assistants with tool names, oldest first. With `name` or `assistant_id`, only the assistant that has it.
 
     Assistants without this metadata, or hidden by the filter, are left out. The names of the others do not depend on
     that.
@@ -74,6 +75,7 @@ def tools(
         deployment_id=deployment.id,
         revision_ids=_revision_ids(deployment),
         name=name,
+        assistant_id=assistant_id,
         limit=limit,
         offset=offset,
     )

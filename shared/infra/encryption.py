@@ -40,6 +40,11 @@ def configure(keys: Sequence[str]) -> None:
     _cipher, _first = (MultiFernet(ciphers), ciphers[0]) if ciphers else (None, None)
 
 
+def is_configured() -> bool:
+    """Return whether the operator has set keys."""
+    return _cipher is not None
+
+
 def encrypt(value: str) -> bytes:
     """Encrypt a value with the first key. Raises Unavailable without keys."""
     return _require().encrypt(value.encode())

@@ -65,5 +65,12 @@ from shared.models.statuses import (
     is_unsuccessful,
     status_of_deployment,
 )
-from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, STORE_ITEM, THREAD
+from shared.models.threads import (
+    CHECKPOINT,
+    CHECKPOINT_BLOB,
+    CHECKPOINT_WRITE,
+    MCP_CALL,
+    STORE_ITEM,
+    THREAD,
+)
 from shared.models.workers import HEARTBEAT_SECONDS, LAST_BACKUP, LEADER, SILENT_SECONDS, WORKER, is_silent

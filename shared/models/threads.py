@@ -1,8 +1,21 @@
-"""Threads and their checkpoints, and store items."""
+"""Threads and their checkpoints, calls that run on a thread of their own, and store items."""
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Double, Index, LargeBinary, Table, Text, Uuid, func, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    Index,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    false,
+    func,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from shared.models.base import EMPTY, METADATA, NOW, TIME, column, deployment_key, thread_key
@@ -54,6 +67,23 @@ THREAD = Table(
         postgresql_using="gin",
         postgresql_ops={"metadata": "jsonb_path_ops"},
     ),
+)
+
+
+# An MCP call that runs on a thread of its own, because it may ask its client or become a task. Lists of threads leave the
+# thread out. See shared/runs/mcp_calls.py.
+MCP_CALL = Table(
+    "mcp_call",
+    METADATA,
+    column("deployment_id", Uuid, primary_key=True),
+    column("thread_id", Uuid, primary_key=True),
+    column("caller", Text),  # the user or the key that may continue the call
+    column("is_task", Boolean, server_default=false()),  # the client knows the thread's id
+    column("uses", JSONB, server_default=EMPTY),  # name of a question → how often it was answered
+    column("answers", JSONB, server_default=EMPTY),  # key of an open question → response; for tasks
+    column("end", Text, nullable=True),  # how the client ended a call that waited: declined or cancelled
+    column("ended_at", TIME, nullable=True),
+    thread_key(),
 )
 
 

@@ -36,7 +36,9 @@ WITH known AS (
     FROM known
 )
 SELECT assistant_id, graph_id, name, title, description, input_schema, output_schema, options FROM named
-WHERE CASE WHEN CAST(:name AS text) IS NULL THEN options -> 'listed' IS DISTINCT FROM 'false' ELSE name = :name END
+WHERE CASE WHEN CAST(:name AS text) IS NOT NULL THEN name = :name
+    WHEN CAST(:assistant_id AS uuid) IS NOT NULL THEN assistant_id = :assistant_id
+    ELSE options -> 'listed' IS DISTINCT FROM 'false' END
   AND {visible}
 ORDER BY created_at, assistant_id LIMIT :limit OFFSET :offset
 

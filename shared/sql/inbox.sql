@@ -168,6 +168,9 @@ BEGIN
     IF EXISTS (SELECT FROM bench WHERE id = NEW.deployment_id) THEN
         RETURN NULL;  -- nobody is asked by a replay
     END IF;
+    IF EXISTS (SELECT FROM mcp_call c WHERE c.deployment_id = NEW.deployment_id AND c.thread_id = NEW.thread_id) THEN
+        RETURN NULL;  -- the client of the call is asked
+    END IF;
     IF NEW.status = 'interrupted' THEN
         SELECT coalesce(array_agg(interrupt_id), '{}'), array_agg(kind), array_agg(value) INTO kept, kinds, contents
         FROM (SELECT * FROM questions_of_thread(NEW.deployment_id, NEW.thread_id, NEW.interrupts, NEW.state,

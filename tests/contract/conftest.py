@@ -337,7 +337,7 @@ def control(
     _hub: Hub,
     monkeypatch: pytest.MonkeyPatch,
 ) -> ControlPlane:
-    """The empty control plane."""
+    """The empty control plane, with an encryption key for secrets."""
     monkeypatch.setattr(hub, "instance", _hub)
     return ControlPlane(client)
 

@@ -64,7 +64,7 @@ def test_a_call_needs_no_handshake_and_names_the_server(api: Api) -> None:
     assert result(api, "server/discover") == {
         "resultType": "complete",
         "supportedVersions": SUPPORTED,
-        "capabilities": {"tools": {"listChanged": False}},
+        "capabilities": {"tools": {"listChanged": False}, "extensions": {f"{PREFIX}tasks": {}}},
         "ttlMs": 300_000,
         "cacheScope": "private",
         "_meta": SERVER,

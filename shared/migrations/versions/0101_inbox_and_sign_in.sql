@@ -252,19 +252,6 @@ CREATE INDEX ix_question_thread ON question (deployment_id, thread_id, interrupt
 CREATE INDEX ix_question_webhook_due ON question (webhook_due_at) WHERE closed_at IS NULL AND webhook_due_at IS NOT NULL;
 CREATE UNIQUE INDEX uq_question_open ON question (deployment_id, thread_id, interrupt_id) WHERE closed_at IS NULL;
 
--- These lock all users of the tables out, and therefore come last.
-ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
-ALTER TABLE deployment ADD COLUMN IF NOT EXISTS require_replay BOOLEAN DEFAULT 'false' NOT NULL;
-ALTER TABLE deployment ADD COLUMN IF NOT EXISTS replay_of UUID
-    CONSTRAINT fk_deployment_replay_of REFERENCES deployment (id) ON DELETE CASCADE;
-CREATE INDEX ix_assistant_created_at ON assistant (deployment_id, created_at);
-CREATE INDEX ix_store_item_updated_at ON store_item (deployment_id, updated_at);
-CREATE INDEX ix_deployment_created_at ON deployment (organization_id, created_at) WHERE deleted_at IS NULL AND replay_of IS NULL;
-CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of IS NOT NULL;
-CREATE INDEX ix_deployment_active_bench ON deployment (id) WHERE replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL;
-ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
-ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;
-
 -- Feedback on runs.
 CREATE TABLE run_feedback (
     run_id UUID NOT NULL,
@@ -309,6 +296,35 @@ CREATE TABLE budget_alert (
     CONSTRAINT pk_budget_alert PRIMARY KEY (kind, id, day, name, most, percent)
 );
 
+-- Calls of MCP clients on threads of their own.
+CREATE TABLE mcp_call (
+    deployment_id UUID NOT NULL,
+    thread_id UUID NOT NULL,
+    caller TEXT NOT NULL,
+    is_task BOOLEAN DEFAULT false NOT NULL,
+    uses JSONB DEFAULT '{}' NOT NULL,
+    answers JSONB DEFAULT '{}' NOT NULL,
+    "end" TEXT,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_mcp_call PRIMARY KEY (deployment_id, thread_id),
+    CONSTRAINT fk_mcp_call_deployment_id FOREIGN KEY(deployment_id, thread_id)
+        REFERENCES thread (deployment_id, thread_id) ON DELETE CASCADE
+);
+
+-- Default orders of searches.
+CREATE INDEX ix_assistant_created_at ON assistant (deployment_id, created_at);
+CREATE INDEX ix_store_item_updated_at ON store_item (deployment_id, updated_at);
+
+-- These lock all users of the tables out, and therefore come last.
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS require_replay BOOLEAN DEFAULT 'false' NOT NULL;
+ALTER TABLE deployment ADD COLUMN IF NOT EXISTS replay_of UUID
+    CONSTRAINT fk_deployment_replay_of REFERENCES deployment (id) ON DELETE CASCADE;
+CREATE INDEX ix_deployment_created_at ON deployment (organization_id, created_at) WHERE deleted_at IS NULL AND replay_of IS NULL;
+CREATE INDEX ix_deployment_replay_of ON deployment (replay_of) WHERE replay_of IS NOT NULL;
+CREATE INDEX ix_deployment_active_bench ON deployment (id) WHERE replay_of IS NOT NULL AND max_concurrent_runs IS NOT NULL;
+ALTER TABLE run ADD COLUMN IF NOT EXISTS spans JSON;
+ALTER TABLE api_key ADD COLUMN IF NOT EXISTS created_by TEXT;
 ALTER TABLE ended_run ADD COLUMN IF NOT EXISTS user_name TEXT;
 ALTER TABLE ended_run ADD COLUMN IF NOT EXISTS node_usage JSONB;
 ALTER TABLE run ADD COLUMN IF NOT EXISTS user_name TEXT;

@@ -169,7 +169,7 @@ class RunFollower:
         """Return the output of a run that was rolled back before it had values: the values of its thread, if any."""
         try:
             with connection() as conn:
-                return _shown(records.get(conn, self.deployment_id, self.thread_id))
+                return output_of_thread(records.get(conn, self.deployment_id, self.thread_id))
         except NotFound:
             return {}
 
@@ -183,7 +183,7 @@ class RunFollower:
             thread = records.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}
-        output = _shown(thread)
+        output = output_of_thread(thread)
         urls = self._feedback_urls(row["status"])
         if urls is None or not isinstance(output, dict):
             return output
@@ -232,7 +232,7 @@ class RunFollower:
         return stopped
 
 
-def _shown(thread: Mapping[Any, Any]) -> Any:
+def output_of_thread(thread: Mapping[Any, Any]) -> Any:
     """Return a thread's values, with the interrupts that wait for an answer as `__interrupt__`."""
     values = {} if thread["values"] is None else thread["values"]
     open_interrupts = [

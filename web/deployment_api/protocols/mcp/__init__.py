@@ -2,7 +2,8 @@
 
 The transport is Streamable HTTP without sessions: each request holds one call and gets the answer to it. Only a tool
 call costs more than a database query. `envelope` tells calls of version 2026-07-28 from older ones, and checks and
-answers both. `tools` determines which assistants a caller may see, and `tool_calls` runs them.
+answers both. `tools` determines which assistants a caller may see, and `tool_calls` runs them. `thread_calls` are calls
+that may ask their client or become tasks; `task_methods` and `subscriptions` serve tasks.
 
 METHODS holds the methods. Each gets an `McpRequest` and returns a response, or raises RpcError. `server/discover` and
 `initialize` return only the server's name and versions, so they need no authorization.
@@ -18,8 +19,8 @@ from flask import Response
 from shared.errors import Denied
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import METHOD_NOT_FOUND, RpcError
-from web.deployment_api.protocols.mcp import envelope, tool_calls, tools
-from web.deployment_api.protocols.mcp.envelope import LEGACY, SUPPORTED, McpRequest
+from web.deployment_api.protocols.mcp import envelope, subscriptions, task_methods, tool_calls, tools
+from web.deployment_api.protocols.mcp.envelope import LEGACY, SUPPORTED, TASKS_EXTENSION, McpRequest
 from web.deployment_api.protocols.pages import refuse_foreign_page
 from web.gate import challenges
 from web.gate.context import unchecked_deployment, user
@@ -29,7 +30,7 @@ from web.schemas.operations import JSON, SSE, RouteGroup
 bp = RouteGroup("mcp", section="MCP and A2A", switches=("disable_mcp",))
 
 CAPABILITIES = {"tools": {"listChanged": False}}
-EXTENSIONS: dict[str, Any] = {}  # extensions of the protocol that modern calls may use
+EXTENSIONS: dict[str, Any] = {TASKS_EXTENSION: {}}  # extensions of the protocol that modern calls may use
 DISCOVERY_SECONDS = 300  # time for which a client may keep the result of `server/discover`
 
 
@@ -54,7 +55,11 @@ class Initialize(fields.Schema):
     strict_slashes=False,
 )
 def call_method() -> Response:
-    """Call `server/discover`, `initialize`, `ping`, `tools/list` or `tools/call`. Each tool is an assistant."""
+    """Call a method. Each tool is an assistant.
+
+    The methods are `server/discover`, `initialize`, `ping`, `tools/list`, `tools/call`, `tasks/get`, `tasks/update`,
+    `tasks/cancel` and `subscriptions/listen`.
+    """
     refuse_foreign_page()
     mcp = envelope.read()
     if isinstance(mcp, Response):
@@ -111,4 +116,8 @@ METHODS = {
     "server/discover": Method(_discover, is_legacy=False),
     "tools/list": Method(tools.list_tools),
     "tools/call": Method(tool_calls.call_tool),
+    "tasks/get": Method(task_methods.get_task, is_legacy=False),
+    "tasks/update": Method(task_methods.update_task, is_legacy=False),
+    "tasks/cancel": Method(task_methods.cancel_task, is_legacy=False),
+    "subscriptions/listen": Method(subscriptions.listen, is_legacy=False),
 }

@@ -18,6 +18,7 @@ from flask import Response, request
 
 from shared import __version__
 from shared.infra.postgres import dumps
+from shared.infra.trace_context import Context, context_of
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import (
     INVALID_PARAMS,
@@ -42,8 +43,15 @@ VERSION, CAPABILITIES = f"{PREFIX}protocolVersion", f"{PREFIX}clientCapabilities
 SERVER_INFO = f"{PREFIX}serverInfo"
 TASKS_EXTENSION = f"{PREFIX}tasks"
 
-# The parameter that `Mcp-Name` repeats, by method. For `tasks/…` it is `taskId`.
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+# The parameter that `Mcp-Name` repeats, by method.
+NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,11 @@ class McpRequest:
     @property
     def meta(self) -> Mapping[str, Any]:
         return _meta(self.call.params)
+
+    @property
+    def trace(self) -> Context | None:
+        """The place of the call in a distributed trace, if the client names one."""
+        return context_of(self.meta.get("traceparent"), self.meta.get("tracestate"))
 
     def has_extension(self, name: str) -> bool:
         """Return whether the client declares this extension."""
@@ -158,7 +171,7 @@ def _check_headers(call: Call, version: str) -> None:
     """
     _check_header(VERSION_HEADER, version)
     _check_header(METHOD_HEADER, call.method)
-    parameter = "taskId" if call.method.startswith("tasks/") else NAMED_BY.get(call.method)
+    parameter = NAMED_BY.get(call.method)
     name = call.params.get(parameter) if parameter is not None else None
     if isinstance(name, str):
         _check_header(NAME_HEADER, name)

@@ -78,7 +78,7 @@ def _readable(rows: Sequence[Row]) -> list[Row]:
     """Return the assistants that the caller may not only find, but also read."""
     if user() is None or not rows:
         return list(rows)
-    granted = _granted([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in rows])
+    granted = grants([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in rows])
     with connection() as conn:
         return [
             row
@@ -91,7 +91,7 @@ def _readable(rows: Sequence[Row]) -> list[Row]:
         ]
 
 
-def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
+def grants(asks: Sequence[Ask]) -> list[Granted | None]:
     """Return a grant for each ask, None for a denied one. Asks one by one only if the joint call is denied."""
     try:
         return [*allow_all(asks)]
@@ -100,7 +100,7 @@ def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
             raise
         if len(asks) == 1:
             return [None]
-    return [one for ask in asks for one in _granted([ask])]
+    return [one for ask in asks for one in grants([ask])]
 
 
 def _offset(cursor: str | None) -> int:

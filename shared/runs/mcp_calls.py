@@ -1,0 +1,80 @@
+"""Calls of MCP clients on threads of their own: a call that may ask its client, or that the client follows as a task.
+
+A call's newest run gives its state. While the thread is interrupted, the call waits for answers. Callers that change a
+call lock its thread first, so that an answer, a second answer and a cancellation follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from shared.infra.arrays import uuids
+from shared.infra.postgres import Row, dumps
+from shared.models import RunStatus, ThreadStatus
+from shared.sql import Conn, statement
+
+METADATA = {"mcp": True}  # in the metadata of runs that MCP clients create, and of these runs' new threads
+
+_INSERT = statement("mcp.insert")
+_GET = statement("mcp.get")
+_CHANGES = statement("mcp.changes")
+_MAKE_TASK = statement("mcp.make_task")
+_STORE_ANSWERS = statement("mcp.store_answers")
+_RESUMED = statement("mcp.resumed")
+_FINISH = statement("mcp.finish")
+
+
+class CallEnd(StrEnum):
+    """Ends of calls that waited for an answer."""
+
+    DECLINED = "declined"
+    CANCELLED = "cancelled"
+
+
+def insert(conn: Conn, deployment_id: UUID, thread_id: UUID, *, caller: str, is_task: bool) -> None:
+    """Insert a call in the transaction that creates its thread: no list ever shows the thread."""
+    _INSERT.count(conn, deployment_id=deployment_id, thread_id=thread_id, caller=caller, is_task=is_task)
+
+
+def get(conn: Conn, deployment_id: UUID, thread_id: UUID, *, caller: str) -> Row | None:
+    """Return a call with its thread and its newest run. Returns None if it is missing or another caller's."""
+    return _GET.row(conn, deployment_id=deployment_id, thread_id=thread_id, caller=caller)
+
+
+def changes(conn: Conn, deployment_id: UUID, thread_ids: Sequence[UUID], *, caller: str) -> dict[UUID, str]:
+    """Return a text for each of the caller's calls. It changes whenever the state of the call changes."""
+    rows = _CHANGES.rows(conn, deployment_id=deployment_id, thread_ids=uuids(thread_ids), caller=caller)
+    return {row["thread_id"]: row["state"] for row in rows}
+
+
+def waits(call: Row) -> bool:
+    """Return whether a graph waits for an answer of the call's client."""
+    return (
+        call["end"] is None
+        and call["run_status"] == RunStatus.SUCCESS
+        and call["thread_status"] == ThreadStatus.INTERRUPTED
+        and any((call["interrupts"] or {}).values())
+    )
+
+
+def make_task(conn: Conn, deployment_id: UUID, thread_id: UUID) -> bool:
+    """Record that the client will know the call as a task. Returns False if its thread is deleted."""
+    return _MAKE_TASK.count(conn, deployment_id=deployment_id, thread_id=thread_id) > 0
+
+
+def store_answers(conn: Conn, deployment_id: UUID, thread_id: UUID, answers: Mapping[str, Any]) -> None:
+    """Store the responses to some of the open questions. The caller holds the lock of the thread."""
+    _STORE_ANSWERS.count(conn, deployment_id=deployment_id, thread_id=thread_id, answers=dumps(answers))
+
+
+def record_resumption(conn: Conn, deployment_id: UUID, thread_id: UUID, uses: Mapping[str, int]) -> None:
+    """Count the answered questions, in the transaction that creates the run which answers them."""
+    _RESUMED.count(conn, deployment_id=deployment_id, thread_id=thread_id, uses=dumps(uses))
+
+
+def finish(conn: Conn, deployment_id: UUID, thread_id: UUID, end: CallEnd) -> None:
+    """End a call that waits. The caller holds the lock of the thread."""
+    _FINISH.count(conn, deployment_id=deployment_id, thread_id=thread_id, end=end)
