@@ -61,6 +61,14 @@ OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true
 
 KITCHEN = Path(__file__).parent / "projects" / "kitchen"
 AGENCY = KITCHEN.with_name("agency")
+CONFORMANCE = KITCHEN.with_name("conformance")
+TASK_OPTIONS: dict[str, dict[str, Any]] = {
+    "slow_compute": {"task_after": 0},
+    "confirm_delete": {"task_after": 0},
+    "multi_input": {"task_after": 0},
+    "failing_job": {"task_required": True},
+    "test_tool_with_task": {"task_after": 0.3},
+}
 CHATROOM = KITCHEN.with_name("chatroom")
 TWINS = KITCHEN.with_name("twins")
 
@@ -245,6 +253,17 @@ def kitchen(stack: SharedStack) -> str:
 def agency(stack: SharedStack) -> str:
     """Name of a deployment whose graphs are agents and tools for other clients."""
     return stack.deploy_once(AGENCY, "agency")
+
+
+@pytest.fixture(scope="session")
+def conformance(stack: SharedStack) -> str:
+    """Name of a deployment with the tools that the conformance kit of MCP asks for."""
+    name = stack.deploy_once(CONFORMANCE, "conformance")
+    assistants = stack.sdk(name).assistants
+    for graph_id, options in TASK_OPTIONS.items():
+        (assistant,) = assistants.search(graph_id=graph_id)
+        assistants.update(assistant["assistant_id"], metadata={"mcp": options})
+    return name
 
 
 @pytest.fixture(scope="session")

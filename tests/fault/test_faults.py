@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -213,6 +214,59 @@ def test_questions_are_announced_and_expire_once_though_leaders_are_killed(
     assert [len(sdk.runs.list(thread_id)) for thread_id in threads] == [2] * len(threads)
     logs = [sdk.threads.get_state(thread_id)["values"]["log"] for thread_id in threads]
     assert logs == [["before", "late", "after"]] * len(threads)
+
+
+def test_a_task_of_an_mcp_client_survives_restarts_between_polls(
+    stack: Stack, sdk: SyncLangGraphClient
+) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {
+            "elicitation": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}},
+        },
+    }
+
+    def call(method: str, **params: Any) -> Any:
+        headers = {
+            "MCP-Protocol-Version": "2026-07-28",
+            "Mcp-Method": method,
+            "Mcp-Name": params.get("taskId") or params["name"],
+            "Accept": "application/json, text/event-stream",
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+        return stack.client.post("/d/kitchen/mcp", json=body, headers=headers).json()["result"]
+
+    def restart() -> None:
+        stack.kill("runner")
+        stack.kill("web")
+        wait_until(stack.is_up, 30)
+
+    def poll(status: str) -> Any:
+        def look() -> Any:
+            shown = call("tasks/get", taskId=task_id)
+            assert shown["status"] in ("working", status)
+            return shown["status"] == status and shown
+
+        return wait_until(look, 60)
+
+    (assistant,) = sdk.assistants.search(graph_id="asks")
+    sdk.assistants.update(assistant["assistant_id"], metadata={"mcp": {"task_after": 0}})
+    task_id = call("tools/call", name="asks", arguments={"log": []})["taskId"]
+    restart()
+    (key,) = poll("input_required")["inputRequests"]
+    response = {"action": "accept", "content": {"answer": "yes"}}
+    call("tasks/update", taskId=task_id, inputResponses={key: response})
+    restart()
+    call("tasks/update", taskId=task_id, inputResponses={key: response})
+    text = poll("completed")["result"]["content"][-1]["text"]
+    assert json.loads(text)["log"] == ["before", "yes", "after"]
+    with psycopg.connect(stack.database_url) as conn:
+        runs = conn.execute("SELECT count(*) FROM run WHERE thread_id = %s", (task_id,)).fetchone()
+        lasting = conn.execute(
+            "SELECT count(*) FROM thread JOIN mcp_call USING (deployment_id, thread_id) WHERE ttl_minutes IS NULL"
+        ).fetchone()
+    assert (runs, lasting) == ((2,), (0,))
 
 
 def test_bulk_operations_handle_each_run_once_though_everything_is_killed(

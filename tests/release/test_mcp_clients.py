@@ -1,4 +1,4 @@
-"""MCP's TypeScript client, and its conformance kit against a deployment with the tools that the kit asks for."""
+"""MCP's TypeScript client, clients that answer questions and follow tasks, and MCP's conformance kit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.javascript import NODE, check, environment, installed, names_of_tests
+from tests.support.other_clients import checks, outcomes
 from tests.support.stack import Stack
 
-PROJECT = Path(__file__).parents[1] / "projects" / "conformance"
 EXPECTED = Path(__file__).with_name("mcp_expected_failures.toml")
 KIT = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 KIT_SECONDS = 300
@@ -27,9 +27,17 @@ def test_the_typescript_client_works(stack: Stack, agency: str, row: str) -> Non
     check(row, "mcp", "mcp.mjs", f"{stack.url}/d/{agency}", stack.api_key)
 
 
-@pytest.fixture(scope="module")
-def conformance(stack: Stack) -> str:
-    return f"{stack.url}/d/{stack.deploy(PROJECT, 'conformance')}/mcp"
+@pytest.mark.parametrize("row", names_of_tests("mcp_questions.mjs"))
+def test_the_typescript_client_answers_questions(stack: Stack, conformance: str, row: str) -> None:
+    check(row, "mcp", "mcp_questions.mjs", f"{stack.url}/d/{conformance}", stack.api_key)
+
+
+@pytest.mark.parametrize("name", checks("mcp_2_tasks.py"))
+def test_the_python_client_answers_questions_and_follows_tasks(
+    stack: Stack, conformance: str, name: str
+) -> None:
+    failed = outcomes("mcp_2_tasks.py", f"{stack.url}/d/{conformance}", stack.api_key)[name]
+    assert failed is None, failed
 
 
 def failures(url: str, revision: str, folder: Path) -> tuple[set[str], set[str]]:
@@ -50,13 +58,13 @@ def failures(url: str, revision: str, folder: Path) -> tuple[set[str], set[str]]
     return failed, passed - failed
 
 
-def test_the_kit_finds_only_what_is_expected(conformance: str, tmp_path: Path) -> None:
+def test_the_kit_finds_only_what_is_expected(stack: Stack, conformance: str, tmp_path: Path) -> None:
     patterns = [
         pattern for group in tomllib.loads(EXPECTED.read_text())["expected"] for pattern in group["checks"]
     ]
     all_failed = set()
     for revision, least in (("2026-07-28", 100), ("2025-11-25", 40)):
-        failed, passed = failures(conformance, revision, tmp_path / revision)
+        failed, passed = failures(f"{stack.url}/d/{conformance}/mcp", revision, tmp_path / revision)
         unexpected = {one for one in failed if not any(fnmatch(one, pattern) for pattern in patterns)}
         assert not unexpected, revision
         assert len(passed) >= least, revision
