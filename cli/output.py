@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
@@ -144,6 +146,11 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
 def as_text(data: Any) -> str:
     """Return a text unchanged, and other data as JSON."""
     return data if isinstance(data, str) else json_text(data)
+
+
+def plain(value: Any) -> str:
+    """Return a value as text, a small float without an exponent."""
+    return f"{Decimal(repr(value)):f}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def shortened(text: str) -> str:

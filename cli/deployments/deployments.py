@@ -28,7 +28,7 @@ from cli.deployments.target import (
     one_name,
     resolve_deployment,
 )
-from cli.output import Column, Output, Row, console, id_column, printable, when
+from cli.output import Column, Output, Row, console, id_column, plain, printable, when
 
 REVISIONS_SHOWN = 5
 # Statuses that do not say whether a revision serves.
@@ -90,7 +90,7 @@ def limits(
     def draw() -> Table:
         table = Table(box=None, pad_edge=False, show_header=False)
         for label, value in values.items():
-            table.add_row(label, Text(printable("-" if value is None else str(value))))
+            table.add_row(label, Text(printable("-" if value is None else plain(value))))
         return table
 
     out.show({"id": deployment["id"], "name": deployment["name"], **values}, draw)
@@ -171,7 +171,7 @@ def _facts(row: Row) -> dict[str, Any]:
         "Source": config.get("repo_url"),
         "Traffic": traffic_text(row) if is_split else None,
         "Pool": row.get("pool"),
-        "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
+        "Limits": ", ".join(f"{name} {plain(value)}" for name, value in limits.items()),
         "Used today": _used_today(row.get("used_today") or {}),
         "Secrets": Text(secrets) if secrets else None,  # a Text is not shortened
         "Changed": when(row.get("updated_at")),

@@ -23,7 +23,7 @@ from cli.commands import (
     settings,
 )
 from cli.errors import BadUsage, CommandFailed
-from cli.output import Column, Output, minute, printable, validity
+from cli.output import Column, Output, minute, plain, printable, validity
 
 ROLES = {
     "read": "read",
@@ -169,7 +169,7 @@ def update(
     if out.as_json:
         out.json(row)
         return
-    limits = [f"{limit} {row[limit]}" for limit in LIMITS if row.get(limit)]
+    limits = [f"{limit} {plain(row[limit])}" for limit in LIMITS if row.get(limit)]
     facts = ", ".join([f"role {row['role']}", validity(row), *limits])
     typer.echo(printable(f"Key {row['id']} ({row['name']}): {facts}."))
 

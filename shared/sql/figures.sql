@@ -418,8 +418,9 @@ LEFT JOIN spent_tokens s ON s.kind = a.kind AND s.id = a.id AND s.day = utc_date
 
 -- name: spend
 -- Counts tokens and cost for the accounts of a run, in the order of their keys, so that two runs cannot deadlock. Records the
--- shares of limits that are reached and the models without a price, each once a day, with their webhooks and log lines.
--- Everything is one statement, because the connection may be in autocommit mode.
+-- shares of limits that are reached and the models without a price, each once a day, with their webhooks and log lines. A
+-- deployment may have any number of users and threads, so their limits have no log lines. Everything is one statement,
+-- because the connection may be in autocommit mode.
 WITH account AS (
     SELECT * FROM unnest(:kinds, :ids) AS a (kind, id)
 ), counted AS (
@@ -453,12 +454,13 @@ WITH account AS (
     INSERT INTO log_line (deployment_id, run_id, kind, level, message)
     SELECT :deployment_id, CAST(:run_id AS uuid), 'deploy', 'WARNING', CASE WHEN percent = 0
         THEN 'The model ' || name || ' has no price in RUNYARD_MODEL_PRICES: budgets in dollars count it as 0.'
-        ELSE concat(percent, ' % of ', name, ' is used by a ', kind, ': ', trim_scale(used), ' of ', trim_scale(most)) END
-    FROM told ORDER BY name, percent
+        ELSE concat(percent, ' % of ', name, ' of the ', kind, ' is used: ', trim_scale(used), ' of ', trim_scale(most)) END
+    FROM told WHERE kind IN ('deployment', 'key') ORDER BY name, percent
 ), sent AS (
     INSERT INTO webhook_delivery (delivery_id, deployment_id, url, status, run, values)
-    SELECT gen_random_uuid(), CAST(:deployment_id AS uuid), coalesce(url, CAST(:unpriced_url AS text)), event, '{}', json_build_object(
-        'kind', kind, 'id', id, 'day', day, 'name', name, 'limit', most, 'percent', percent, 'used', used, 'unit', unit)
+    SELECT gen_random_uuid(), CAST(:deployment_id AS uuid), coalesce(url, CAST(:unpriced_url AS text)), event, '{}',
+        json_build_object('kind', kind, 'id', id, 'day', day, 'name', name, 'limit', most, 'percent', percent,
+            'used', used, 'unit', unit)
     FROM told WHERE CASE percent WHEN 0 THEN CAST(:unpriced_url AS text) ELSE url END IS NOT NULL
 )
 SELECT kind, id, tokens, cost, CAST(day + 1 AS timestamp) AT TIME ZONE 'UTC' AS resets_at FROM counted

@@ -132,14 +132,15 @@ def test_a_key_is_updated_with_what_is_given_and_nothing_else(server: ControlPla
 
 
 def test_limits_are_shown_and_changed_without_a_revision(server: ControlPlane) -> None:
-    limits = {"max_concurrent_runs": 4, "memory_mb": None}
+    limits = {"max_concurrent_runs": 4, "memory_mb": None, "max_run_cost": 0.00001}
     found = record(pool="gpu", limits=limits, require_replay=False)
     patch = f"PATCH /v2/deployments/{D}"
     server.answers = {"GET /v2/deployments": [(200, {"resources": [found]})], patch: [(200, found)]}
 
     ran = runyard(server, "limits", "app")
     assert [line.split() for line in ran.stdout.splitlines()] == [
-        ["pool", "gpu"], ["max_concurrent_runs", "4"], ["memory_mb", "-"], ["require_replay", "False"],
+        ["pool", "gpu"], ["max_concurrent_runs", "4"], ["memory_mb", "-"], ["max_run_cost", "0.00001"],
+        ["require_replay", "False"],
     ]  # fmt: skip
     assert patch not in server.asked
 

@@ -216,7 +216,7 @@ def test_an_alert_reports_a_limit_once_a_day_and_a_new_limit_again(deployment: D
     assert rows("SELECT message FROM log_line WHERE message LIKE '%price%'") == [
         "The model small 1 has no price in RUNYARD_MODEL_PRICES: budgets in dollars count it as 0."
     ]
-    assert "50 % of max_tokens_per_day is used by a deployment: 52 of 100" in rows(
+    assert "50 % of max_tokens_per_day of the deployment is used: 52 of 100" in rows(
         "SELECT message FROM log_line"
     )
 
