@@ -13,6 +13,7 @@ import { errorName, textOf } from "./serialization.mjs";
 const now = performance.now.bind(performance);
 const UNKNOWN = "unknown"; // the model of a message that names none
 const TOKENS = ["input_tokens", "output_tokens", "total_tokens"];
+const MOST_TOKENS = 1e12; // of a call: a larger sum would be written with an exponent
 const BUBBLES = new Set(["GraphInterrupt", "NodeInterrupt", "ParentCommand", "GraphBubbleUp"]);
 
 /**
@@ -229,7 +230,7 @@ function modelOf(message) {
 }
 
 function count(value) {
-  return Number.isInteger(value) ? Math.max(value, 0) : 0;
+  return Number.isInteger(value) ? Math.min(Math.max(value, 0), MOST_TOKENS) : 0;
 }
 
 /** Add integer counts to sums, including those of nested details. */

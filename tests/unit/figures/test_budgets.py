@@ -176,6 +176,18 @@ def test_a_run_is_refused_until_the_day_is_over(deployment: DeploymentRef) -> No
     started(deployment)
 
 
+def test_a_run_without_a_limit_costs_no_query(
+    deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "KNOWN_SECONDS", 600)
+    allow(factories.deployment(), max_tokens_per_day=1)
+    with driver() as conn:
+        budgets.require(conn, subject(deployment))
+    no_connection: Any = None
+
+    budgets.require(no_connection, subject(deployment, "ann"))
+
+
 def test_each_user_and_each_thread_has_a_budget_of_its_own(deployment: DeploymentRef) -> None:
     allow(deployment, max_user_tokens_per_day=10, max_thread_tokens_per_day=100)
     spend(deployment, 10, user="ann")
