@@ -69,19 +69,16 @@ def usage(
     """
     columns = [column for name, column in _GROUPED.items() if name in by]
     span = {"organization_id": organization_id, "since": since, "until": until, "limit": MOST_ROWS + 1}
-    details = [name for name in by if name in DETAILS]
-    if details:
-        (detail,) = details if set(by) <= {*_WITH_DETAILS, details[0]} else (None,)
-        if detail is None:
-            raise Invalid(
-                f"{details[0]} can be combined with {', '.join(_WITH_DETAILS)} only", loc=("query", "by")
-            )
-        grouped = {f"by_{name}": name in by for name in ("day", "deployment")}
-        rows = _DETAIL.rows(conn, **span, **grouped, kind=detail, names=MOST_NAMES)
-        rows = [{**row, detail: row["name"]} for row in rows]
-        columns += DIMENSIONS[detail]
+    grouped = {f"by_{name}": name in by for name in _GROUPED}
+    detail = _detail_of(by)
+    if detail is None:
+        rows = _USAGE.rows(conn, **span, **grouped)
     else:
-        rows = _USAGE.rows(conn, **span, **{f"by_{name}": name in by for name in _GROUPED})
+        rows = [
+            {**row, detail: row["name"]}
+            for row in _DETAIL.rows(conn, **span, **grouped, kind=detail, names=MOST_NAMES)
+        ]
+        columns += DIMENSIONS[detail]
     if len(rows) > MOST_ROWS:
         raise Invalid("returns too many rows: ask for fewer days or dimensions", loc=("query", "by"))
     if "model" in by:
@@ -89,6 +86,14 @@ def usage(
     else:
         sums = _merged_models(rows, columns)
     return _with_names(conn, organization_id, sums, by)
+
+
+def _detail_of(by: Sequence[str]) -> str | None:
+    """Return the one detail among the dimensions, if any. Raises Invalid for dimensions that cannot be combined with it."""
+    detail = next((name for name in DETAILS if name in by), None)
+    if detail is not None and not set(by) <= {detail, *_WITH_DETAILS}:
+        raise Invalid(f"{detail} can be combined with {', '.join(_WITH_DETAILS)} only", loc=("query", "by"))
+    return detail
 
 
 def _row_of_model(row: Row, columns: Sequence[str]) -> dict[str, Any]:
@@ -122,16 +127,14 @@ def _with_names(
         "key": _names(conn, API_KEY, organization_id) if "key" in by else {},
     }
     columns = [column for name in DIMENSIONS if name in by for column in DIMENSIONS[name]]
+
+    def value(row: Mapping[str, Any], column: str) -> Any:
+        if column in names:
+            return names[column].get(row[f"{column}_id"])
+        return row[column] if column == "is_rest" else row[column] or None
+
     return [
-        {
-            column: names[column].get(row[f"{column}_id"])
-            if column in names
-            else row[column]
-            if column == "is_rest"
-            else row[column] or None
-            for column in columns
-        }
-        | {name: row[name] for name in (*COUNTS, "cost")}
+        {column: value(row, column) for column in columns} | {name: row[name] for name in (*COUNTS, "cost")}
         for row in rows
     ]
 
