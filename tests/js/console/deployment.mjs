@@ -110,9 +110,12 @@ scenario("limits are set, and what cannot be is said at its field", async ({ pag
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByRole("alert").first().waitFor();
   await page.getByLabel("Concurrent runs").fill("7");
+  await page.getByLabel("Cost of a user per day").fill("0.25");
+  await page.getByLabel("Webhook at").fill("");
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByText("max_concurrent_runs 7").waitFor();
-  assert.equal((await record(shop)).limits.max_concurrent_runs, 7);
+  const { max_concurrent_runs: runs, max_user_cost_per_day: cost } = (await record(shop)).limits;
+  assert.deepEqual([runs, cost], [7, 0.25]);
   await page.getByLabel("Concurrent runs").fill("");
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByText("max_concurrent_runs 7").waitFor({ state: "detached" });

@@ -22,6 +22,11 @@ scenario("tokens are shown by what was asked, and taken along as CSV", async ({ 
   const [head, ...rows] = (await readFile(await file.path(), "utf8")).trim().split(/\r?\n/);
   assert.match(head, /^day,deployment_id,deployment,/);
   assert.ok(rows.some((row) => row.includes(chatroom)));
+  await page.getByRole("checkbox", { name: "User" }).check();
+  await table.getByRole("columnheader", { name: "User" }).waitFor();
+  await page.getByRole("checkbox", { name: "Node" }).check(); // users and nodes cannot be combined
+  await table.getByRole("columnheader", { name: "User" }).waitFor({ state: "detached" });
+  await page.waitForURL(/by=day(%2C|,)deployment(%2C|,)node/);
 });
 
 scenario("days without use say so", async ({ page, open }) => {
