@@ -33,6 +33,7 @@ Section = Literal[
     "Store",
     "Protocol v2",
     "MCP and A2A",
+    "AG-UI",
     "Generative UI",
     "Deployments",
     "Revisions",

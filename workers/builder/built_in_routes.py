@@ -27,6 +27,8 @@ ROUTES = """
 GET /.well-known/agent-card.json
 GET POST /a2a/{}
 GET /a2a/{}/.well-known/agent-card.json
+GET POST /ag-ui/{}
+GET /ag-ui/{}/capabilities
 POST /assistants
 GET PATCH DELETE /assistants/{}
 GET /assistants/{}/graph

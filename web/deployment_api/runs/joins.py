@@ -135,7 +135,7 @@ def _cancels(query: dict[str, Any]) -> bool:
 def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> Response:
     """Join the stream. With Last-Event-ID `-`, all stored events come first, whether the run is resumable or not."""
     modes, namespaces, cancels = query.get("stream_mode"), query.get("namespace"), _cancels(query)
-    row = _add_stream_modes(_authorized_row(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
+    row = add_stream_modes(_authorized_row(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
     follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels, kwargs=row["kwargs"])
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
@@ -155,7 +155,7 @@ def join_stream(thread_id: UUID | None, run_id: UUID, query: dict[str, Any]) -> 
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 
 
-def _add_stream_modes(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
+def add_stream_modes(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
     """Have a run stream the requested modes, too. Returns the run's row.
 
     A run that has not started will stream all of them. A running run adds, from now on, the modes for which the graph

@@ -197,6 +197,7 @@ class Http(Section):
     disable_store = fields.boolean()
     disable_mcp = fields.boolean()
     disable_a2a = fields.boolean()
+    disable_ag_ui = fields.boolean()
     disable_ui = fields.boolean()
     disable_meta = fields.boolean()
     disable_webhooks = fields.boolean()

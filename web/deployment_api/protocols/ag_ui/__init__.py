@@ -1,0 +1,205 @@
+"""The Agent-User Interaction protocol (AG-UI 1.0) at a deployment's address: an assistant is an agent, a run a run.
+
+`schema` and `incoming` turn a client's `RunAgentInput` into a run, `messages` converts messages in both directions.
+`events` is the state machine that turns the run's stream into AG-UI events; `transcript` has its messages, `state` its
+state, `interrupts` its questions. `following` connects the stream of a run with a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from flask import Response, jsonify, request
+from werkzeug.exceptions import NotAcceptable, UnsupportedMediaType
+
+from shared import agents, assistants
+from shared.errors import Invalid, NotFound
+from shared.eventlog.hub import hub
+from shared.infra.postgres import Row, connection
+from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.records import OBJECT
+from shared.runs import read
+from shared.runs.create import Created
+from shared.threads import records
+from shared.user_code import filters
+from web.deployment_api.protocols.ag_ui import following
+from web.deployment_api.protocols.ag_ui.events import STREAM_MODES, End, RunEvents, RunName
+from web.deployment_api.protocols.ag_ui.incoming import (
+    KEY,
+    AgentInput,
+    CheckpointNeeded,
+    Forwarded,
+    NoRun,
+    checkpoint_before,
+    is_old,
+    name_of,
+    run_request,
+    thread_id_of,
+    waiting_of,
+)
+from web.deployment_api.protocols.ag_ui.schema import JoinQuery, RunAgentInput
+from web.deployment_api.protocols.conversation import takes_messages
+from web.deployment_api.runs.creation import create_run
+from web.deployment_api.runs.follower import FOLLOWED_HEADERS, RunFollower, stream_headers
+from web.deployment_api.runs.joins import add_stream_modes
+from web.gate.context import allow, deployment, unchecked_deployment
+from web.http import sse
+from web.schemas.operations import JSON, SSE, RouteGroup
+from web.schemas.validation import BAD_JSON, load
+
+bp = RouteGroup("ag_ui", section="AG-UI", switches=("disable_ag_ui",))
+
+
+@bp.operation(
+    "POST /ag-ui/<assistant_id>",
+    "Run an assistant and stream AG-UI events",
+    role="run",
+    body=RunAgentInput,
+    sse=True,
+    long=True,
+    headers=FOLLOWED_HEADERS,
+    errors=(400, 404, 406, 409, 415, 429),
+    strict_slashes=False,
+)
+def run_agent(assistant_id: str) -> Response:
+    """Run the assistant on the thread that `threadId` names, which is created if it is missing."""
+    _require_stream()
+    body = _body()
+    name, forwarded = name_of(body), Forwarded.of(body)
+    shows_subgraphs = forwarded.shows_subgraphs and not name.is_old
+    rule = AgentInput(assistant_id, body, forwarded, shows_subgraphs)
+    draft = run_request(assistant_id, body, forwarded, rule)
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(draft.run_id, before_creation=True))
+
+        def create() -> Created:
+            return create_run(draft)
+
+        try:
+            created = _create(create, rule, thread_id_of(body["threadId"]))
+        except NoRun as refusal:
+            end = End(RunStatus.SUCCESS, refusal.values, refusal.waiting)
+            return _whole(RunEvents(name, refusal.values), end, joins=False)
+        follower = RunFollower(created.run_id, created.thread_id, cancels=forwarded.cancels)
+        run = RunEvents(name, rule.values, subgraphs=shows_subgraphs)
+        batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
+        chunks = following.follow(follower, run, batches)
+        headers = stream_headers(created.thread_id, created.run_id)
+        return sse.event_stream(follower.stream(chunks, stack.pop_all()), headers)
+
+
+def _create(create: Callable[[], Created], rule: AgentInput, thread_id: UUID) -> Created:
+    """Create the run. A run that regenerates an answer first needs the checkpoint before the message."""
+    try:
+        return create()
+    except CheckpointNeeded as needed:
+        rule.checkpoint_id = checkpoint_before(thread_id, needed.message_id)
+    return create()
+
+
+@bp.operation(
+    "GET /ag-ui/<assistant_id>",
+    "Join the newest run of a thread as AG-UI events",
+    role="read",
+    query=JoinQuery,
+    sse=True,
+    long=True,
+    errors=(404, 406),
+    strict_slashes=False,
+)
+def join_agent(assistant_id: str, query: dict[str, Any]) -> Response:
+    """Join the newest run of the thread that `threadId` names. If it has ended, the stream has its end at once."""
+    _require_stream()
+    old = is_old(query.get("protocolVersion"))
+    _readable_agent(assistant_id)
+    thread_id = thread_id_of(query["threadId"])
+    granted = allow("threads", "read", thread_id=thread_id)
+    with connection() as conn:
+        filters.require_thread(conn, deployment().id, thread_id, granted.filter)
+        thread = records.get(conn, deployment().id, thread_id)
+        row = next(iter(read.list_of_thread(conn, deployment().id, thread_id, limit=1, offset=0)), None)
+    metadata = row["metadata"].get(KEY) if row is not None else None
+    run_id = metadata.get("run_id") if isinstance(metadata, dict) else None
+    name = RunName(
+        query["threadId"], str(run_id or (row or thread)["run_id" if row else "thread_id"]), is_old=old
+    )
+    run = RunEvents(name, thread["values"])
+    if row is None:
+        return _whole(run, End(RunStatus.SUCCESS, thread["values"], waiting_of(thread)), joins=True)
+    follower = RunFollower(row["run_id"], thread_id, cancels=False)
+    if row["status"] not in LIVE_RUN_STATUSES:
+        return _whole(run, following.end_of_row(follower), joins=True)
+    with ExitStack() as stack:
+        add_stream_modes(row, list(STREAM_MODES), None)
+        reader = stack.enter_context(hub().reader(follower.run_id))
+        newest, _ = follower.extent()
+        chunks = following.join(follower, run, follower.batches(reader, after=0), shown=newest)
+        headers = stream_headers(thread_id, follower.run_id)
+        return sse.event_stream(follower.stream(chunks, stack.pop_all()), headers)
+
+
+@bp.operation(
+    "GET /ag-ui/<assistant_id>/capabilities",
+    "Get an assistant's AG-UI capabilities",
+    role="read",
+    answer=OBJECT,
+    errors=(404,),
+    strict_slashes=False,
+)
+def get_capabilities(assistant_id: str) -> Response:
+    agent = _readable_agent(assistant_id)
+    has_messages = takes_messages(agent["input_schema"])
+    media = dict.fromkeys(("image", "audio", "video", "pdf", "file"), True)
+    return jsonify(
+        {
+            "identity": {
+                "name": agent["name"] or agent["graph_id"],
+                "type": "langgraph",
+                **({"description": agent["description"]} if agent["description"] else {}),
+                "version": str(agent["version"]),
+            },
+            "transport": {"streaming": True, "websocket": False, "httpBinary": False, "resumable": True},
+            "tools": {"supported": True, "clientProvided": True, "parallelCalls": True},
+            "state": {"snapshots": True, "deltas": True, "persistentState": True},
+            "humanInTheLoop": {"supported": True, "approvals": True, "interrupts": True},
+            "reasoning": {"supported": True, "streaming": True, "encrypted": True},
+            **({"multimodal": {"input": media}} if has_messages else {}),
+        }
+    )
+
+
+def _whole(run: RunEvents, end: End, *, joins: bool) -> Response:
+    """Return the events of a stream that has nothing to wait for."""
+    events = [*(run.joined() if joins else run.started()), *run.finished(end)]
+    return Response(following.encode(events), content_type=f"{SSE}; charset=utf-8")
+
+
+def _require_stream() -> None:
+    """Raise NotAcceptable if the client does not accept server-sent events."""
+    if request.accept_mimetypes and SSE not in request.accept_mimetypes:
+        raise NotAcceptable(f"The Accept header must allow {SSE}")
+
+
+def _body() -> dict[str, Any]:
+    """Return the validated body. Raises UnsupportedMediaType, and Invalid with status 400 if it is not JSON."""
+    if request.mimetype != JSON:
+        raise UnsupportedMediaType(f"The Content-Type must be {JSON}")
+    try:
+        return load(RunAgentInput)
+    except Invalid as error:
+        if error.message == BAD_JSON:
+            error.status = HTTPStatus.BAD_REQUEST
+        raise
+
+
+def _readable_agent(assistant: str) -> Row:
+    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden."""
+    id = assistants.named_id(assistant)
+    granted = allow("assistants", "read", assistant_id=id)
+    with connection() as conn:
+        filters.require_assistant(conn, deployment().id, id, granted.filter)
+        return agents.agent(conn, unchecked_deployment(), assistant)

@@ -1,0 +1,121 @@
+"""Clients that follow a run as AG-UI events: the creator of the run, and clients that join later."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from shared.errors import NotFound, Unavailable
+from shared.eventlog.events import EXPIRED, Event
+from shared.eventlog.hub import Stopping
+from shared.infra.postgres import connection, dumps, loads
+from shared.models import RunStatus
+from shared.runs import end_event, read
+from shared.runs.end_event import FAILED, ROLLBACK
+from shared.threads import records
+from web.deployment_api.protocols.ag_ui import events, interrupts
+from web.deployment_api.protocols.ag_ui.events import End, RunEvents
+from web.deployment_api.protocols.conversation import MESSAGES
+from web.deployment_api.runs.follower import RunFollower
+from web.http import sse
+from web.http.connections import LastChunk
+
+COMMENT = b": heartbeat\n\n"  # clients of AG-UI split a stream at line feeds alone
+INTERRUPTS = "__interrupt__"
+
+
+def encode(shown: Iterable[events.Event]) -> bytes:
+    """Encode events as SSE bytes."""
+    return b"".join(b"data: " + dumps(event).encode() + b"\n\n" for event in shown)
+
+
+def follow(follower: RunFollower, run: RunEvents, batches: sse.Batches) -> Generator[bytes]:
+    """Yield the bytes of the stream of a new run. The last event is terminal, also if this process shuts down."""
+    yield encode(run.started())
+    yield from _rest(follower, run, batches)
+
+
+def join(follower: RunFollower, run: RunEvents, batches: sse.Batches, *, shown: int) -> Generator[bytes]:
+    """Yield the bytes of the stream for a client that joins a live run. Events up to number `shown` are summed up first."""
+    follower.heartbeat.send_headers_first()
+    remaining = iter(batches)
+    for batch in remaining:
+        is_over = bool(batch) and batch[-1].is_last
+        if is_over or not batch or batch[-1].seq >= shown:
+            past = [event for event in batch if event.seq <= shown and not event.is_last]
+            _add(run, past)
+            yield encode(run.joined())
+            yield from _rest(follower, run, _after(batch, len(past), remaining))
+            return
+        _add(run, batch)
+
+
+def _after(batch: list[Event], count: int, remaining: Iterable[list[Event]]) -> Generator[list[Event]]:
+    """Yield the rest of a batch, then the remaining batches."""
+    yield batch[count:]
+    if not (batch and batch[-1].is_last):
+        yield from remaining
+
+
+def _rest(follower: RunFollower, run: RunEvents, batches: sse.Batches) -> Generator[bytes]:
+    last: Event | None = None
+    try:
+        for batch in batches:
+            chunk = encode(_add(run, batch))
+            if batch and batch[-1].is_last:
+                last = batch[-1]
+            if follower.heartbeat.take_due():
+                chunk += COMMENT
+            if follower.heartbeat.take_headers() or chunk:
+                yield chunk
+    except Stopping:
+        yield LastChunk(encode(run.stopped("stopping", "The service is shutting down. The run continues.")))
+        return
+    yield LastChunk(encode(_end(follower, run, last)))
+
+
+def _add(run: RunEvents, batch: Iterable[Event]) -> list[events.Event]:
+    shown: list[events.Event] = []
+    for event in batch:
+        if event is EXPIRED:
+            shown += run.lost()
+        elif not event.is_last:
+            shown += run.add(event.name, event.data)
+    return shown
+
+
+def _end(follower: RunFollower, run: RunEvents, last: Event | None) -> list[events.Event]:
+    """Return the last events of a run that has ended."""
+    try:
+        return run.finished(_from_log(last) or end_of_row(follower, last))
+    except NotFound:
+        return run.stopped("NotFound", "The run was deleted")
+    except Unavailable as error:
+        return run.stopped("Unavailable", error.message)
+
+
+def _from_log(last: Event | None) -> End | None:
+    """Return the end that the log's last event tells in full, else None."""
+    if last is None or end_event.status_of(last) != RunStatus.SUCCESS:
+        return None
+    output = loads(end_event.output_of(last) or b"null")
+    if not isinstance(output, dict) or MESSAGES not in output:
+        return None  # the output may be a part of the state
+    return End(RunStatus.SUCCESS, _without_interrupts(output), output.get(INTERRUPTS) or ())
+
+
+def _without_interrupts(output: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in output.items() if name != INTERRUPTS}
+
+
+def end_of_row(follower: RunFollower, last: Event | None = None) -> End:
+    """Return the end of a run from its row and its thread's. Raises NotFound, and Unavailable."""
+    status = None if last is None else end_event.status_of(last)
+    with connection() as conn:
+        thread = records.get(conn, follower.deployment_id, follower.thread_id)
+        if status == ROLLBACK:
+            return End(ROLLBACK, thread["values"])
+        row = read.get(conn, follower.deployment_id, follower.run_id)
+    status, error = row["status"], row["error"] if row["status"] in FAILED else None
+    waiting = interrupts.open_of(thread["interrupts"]) if status == RunStatus.SUCCESS else []
+    return End(status, thread["values"], waiting, error)

@@ -1,0 +1,67 @@
+"""Interrupts of graphs in the form of AG-UI, and the answers of clients to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from web.deployment_api.protocols.ag_ui.messages import json_text
+
+log = logging.getLogger(__name__)
+
+REASON = "langgraph:interrupt"
+CANCELLED = {
+    "__agui_cancelled__": True
+}  # resumes an interrupt that the client abandons, as AG-UI's adapters do
+
+
+def shown(interrupt: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an open interrupt as AG-UI's `Interrupt`."""
+    value = interrupt.get("value")
+    told = value if isinstance(value, dict) else {}
+    message = value if isinstance(value, str) else _text(told, "message", "question")
+    schema = _object(interrupt.get("response_schema")) or _object(told.get("response_schema"))
+    optional = {
+        "message": message,
+        "toolCallId": _text(told, "tool_call_id", "toolCallId"),
+        "responseSchema": schema,
+        "expiresAt": _text(told, "expires_at"),
+    }
+    return {
+        "id": str(interrupt.get("id")),
+        "reason": _text(told, "reason") or REASON,
+        **{name: field for name, field in optional.items() if field is not None},
+        "metadata": {"langgraph": {"raw": value}},
+    }
+
+
+def custom_event(interrupt: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event that hooks of CopilotKit before AG-UI 1.0 read. Its value is a text."""
+    return {"type": "CUSTOM", "name": "on_interrupt", "value": json_text(interrupt.get("value"))}
+
+
+def open_of(interrupts: Mapping[str, Sequence[Mapping[str, Any]]] | None) -> list[dict[str, Any]]:
+    """Return the open interrupts of a thread's row, which holds them by task."""
+    return [dict(item) for items in (interrupts or {}).values() for item in items]
+
+
+def answers(entries: Iterable[Mapping[str, Any]], waiting: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values that resume, by interrupt. Ignores entries for interrupts that are not open."""
+    open_ids = {str(interrupt.get("id")) for interrupt in waiting}
+    found: dict[str, Any] = {}
+    for entry in entries:
+        if entry["interruptId"] in open_ids:
+            is_resolved = entry["status"] == "resolved"
+            found[entry["interruptId"]] = entry.get("payload") if is_resolved else dict(CANCELLED)
+        else:
+            log.warning("AG-UI: an answer names interrupt %.100s, which is not open", entry["interruptId"])
+    return found
+
+
+def _text(told: Mapping[str, Any], *names: str) -> str | None:
+    return next((told[name] for name in names if isinstance(told.get(name), str)), None)
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
