@@ -48,6 +48,7 @@ _ON_EXISTING_THREAD, _RESUMING_THREAD, _WITH_NEW_THREAD = (
     )
 )
 _FIND_RUN = statement("create.find_run", record=RUN.stored)
+CREATION_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:thread AS text), 0))")
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
 
@@ -234,7 +235,10 @@ def _apply_strategy(
 ) -> list[Displaced]:
     """Apply a strategy other than `enqueue` to the live runs of the thread. The thread stays locked."""
     if not records.lock(conn, deployment_id, thread_id):
-        return []
+        # Requests that create the same thread at once wait for each other. Otherwise none would see a run to reject.
+        conn.execute(CREATION_LOCK, {"thread": f"{deployment_id}{thread_id}"})
+        if not records.lock(conn, deployment_id, thread_id):
+            return []
     live = cancel.live_runs(conn, deployment_id, thread_id)
     if not live:
         return []

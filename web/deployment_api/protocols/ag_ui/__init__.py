@@ -14,10 +14,9 @@ from typing import Any
 from uuid import UUID
 
 from flask import Response, jsonify, request
-from werkzeug.exceptions import NotAcceptable, UnsupportedMediaType
 
 from shared import agents, assistants
-from shared.errors import Invalid, NotFound
+from shared.errors import Invalid
 from shared.eventlog.hub import hub
 from shared.infra.postgres import Row, connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
@@ -83,7 +82,7 @@ def run_agent(assistant_id: str) -> Response:
             created = _create(create, rule, thread_id_of(body["threadId"]))
         except NoRun as refusal:
             end = End(RunStatus.SUCCESS, refusal.values, refusal.waiting)
-            return _whole(RunEvents(name, refusal.values), end, joins=False)
+            return _whole(RunEvents(name, refusal.values), end)
         follower = RunFollower(created.run_id, created.thread_id, cancels=forwarded.cancels)
         run = RunEvents(name, rule.values, subgraphs=shows_subgraphs)
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
@@ -129,10 +128,10 @@ def join_agent(assistant_id: str, query: dict[str, Any]) -> Response:
     )
     run = RunEvents(name, thread["values"])
     if row is None:
-        return _whole(run, End(RunStatus.SUCCESS, thread["values"], waiting_of(thread)), joins=True)
+        return _whole(run, End(RunStatus.SUCCESS, thread["values"], waiting_of(thread)))
     follower = RunFollower(row["run_id"], thread_id, cancels=False)
     if row["status"] not in LIVE_RUN_STATUSES:
-        return _whole(run, following.end_of_row(follower), joins=True)
+        return _whole(run, following.end_of_row(follower))
     with ExitStack() as stack:
         add_stream_modes(row, list(STREAM_MODES), None)
         reader = stack.enter_context(hub().reader(follower.run_id))
@@ -172,22 +171,23 @@ def get_capabilities(assistant_id: str) -> Response:
     )
 
 
-def _whole(run: RunEvents, end: End, *, joins: bool) -> Response:
+def _whole(run: RunEvents, end: End) -> Response:
     """Return the events of a stream that has nothing to wait for."""
-    events = [*(run.joined() if joins else run.started()), *run.finished(end)]
-    return Response(following.encode(events), content_type=f"{SSE}; charset=utf-8")
+    return Response(following.encode(run.ended(end)), content_type=f"{SSE}; charset=utf-8")
 
 
 def _require_stream() -> None:
-    """Raise NotAcceptable if the client does not accept server-sent events."""
+    """Raise Invalid with status 406 if the client does not accept server-sent events."""
     if request.accept_mimetypes and SSE not in request.accept_mimetypes:
-        raise NotAcceptable(f"The Accept header must allow {SSE}")
+        error = f"The Accept header must allow {SSE}"
+        raise Invalid(error, loc=("header", "Accept"), status=HTTPStatus.NOT_ACCEPTABLE)
 
 
 def _body() -> dict[str, Any]:
-    """Return the validated body. Raises UnsupportedMediaType, and Invalid with status 400 if it is not JSON."""
+    """Return the validated body. Raises Invalid, with status 415 for another type and 400 if it is not JSON."""
     if request.mimetype != JSON:
-        raise UnsupportedMediaType(f"The Content-Type must be {JSON}")
+        error = f"The Content-Type must be {JSON}"
+        raise Invalid(error, loc=("header", "Content-Type"), status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     try:
         return load(RunAgentInput)
     except Invalid as error:

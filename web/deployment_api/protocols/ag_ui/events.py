@@ -119,6 +119,14 @@ class RunEvents:
         self._finish(end)
         return self._take()
 
+    def ended(self, end: End) -> list[Event]:
+        """Return all events of a stream without a run to follow: the state of the thread, and the end."""
+        self._start()
+        self._values = end.values
+        self._snapshots()
+        self._finish(end)
+        return self._take()
+
     def stopped(self, code: str, message: str) -> list[Event]:
         """Return the last events of a stream that ends before its run."""
         self._close_all()

@@ -161,7 +161,7 @@ class AgentInput:
             return self._answer(request, schema, waiting)
         entries = self.body.get("resume") or ()
         interrupts.answers(entries, ())
-        if entries and not self._new():
+        if (entries or self._command_resume is not None) and not self._new():
             raise NoRun(self.values, [])
         is_busy = thread is not None and thread["status"] == ThreadStatus.BUSY
         message = None if is_busy else self._regenerated()
@@ -174,8 +174,7 @@ class AgentInput:
 
     def _answer(self, request: RunRequest, schema: Any, waiting: list[Json]) -> RunRequest:
         """Return the request as a resume that answers every open interrupt. Raises NoRun."""
-        entries = self.body.get("resume") or ()
-        resume = (self.forwarded.run.get("command") or {}).get("resume")
+        entries, resume = self.body.get("resume") or (), self._command_resume
         if entries:
             resume = interrupts.answers(entries, waiting)
             if len(resume) < len(waiting):
@@ -190,6 +189,11 @@ class AgentInput:
             if_thread_status=(ThreadStatus.INTERRUPTED,),  # refused once another request has answered
         )
 
+    @property
+    def _command_resume(self) -> Any:
+        """The answer of a client before 1.0, or None."""
+        return (self.forwarded.run.get("command") or {}).get("resume")
+
     def _new(self) -> list[Json]:
         """Return the messages of the client that the thread lacks."""
         known = set(messages.ids_of(self.values))
@@ -201,10 +205,7 @@ class AgentInput:
         The client has dropped messages of the thread that follow it, or has changed its text.
         """
         conversation = [m for m in self.body["messages"] if m["role"] in ("user", "assistant", "tool")]
-        stored = {
-            id: message
-            for id, message in zip(messages.ids_of(self.values), messages_of(self.values), strict=True)
-        }
+        stored = dict(zip(messages.ids_of(self.values), messages_of(self.values), strict=True))
         users = [message for message in conversation if message["role"] == "user"]
         if not users or any(message["id"] not in stored for message in conversation):
             return None

@@ -140,8 +140,8 @@ class Transcript:
         if id in self._known:
             return None
         if newest is not None and _are_one(newest.id, id):  # the model sent its id with only some parts
-            if not newest.is_ended if is_part else text_of(message) == "".join(newest.texts):
-                self._aliases[id] = newest.id
+            fits = not newest.is_ended if is_part else text_of(message) == "".join(newest.texts)
+            self._aliases |= {id: newest.id} if fits else {}
         id = self._aliases.get(id, id)
         shown = self._messages.get(id)
         if shown is None:
