@@ -56,6 +56,20 @@ def test_only_the_first_run_of_a_thread_starts_at_once(deployment: DeploymentRef
     assert not create(deployment, thread_id).starts_at_once
 
 
+def test_one_of_several_requests_for_the_same_new_thread_is_not_rejected(deployment: DeploymentRef) -> None:
+    thread_id = uuid4()
+
+    def request(_: int) -> bool:
+        try:
+            create(deployment, thread_id, multitask_strategy="reject", if_not_exists="create")
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(request, range(4))) == [False, False, False, True]
+
+
 def test_runs_made_at_the_same_time_get_an_order(deployment: DeploymentRef, thread_id: UUID) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: create(deployment, thread_id), range(8)))

@@ -269,9 +269,9 @@ class Transcript:
         self._emit("TOOL_CALL_ARGS", shown.subagent, toolCallId=call.id, delta=arguments)
 
     def _result(self, message: Json, subagent: str | None) -> None:
-        call_id = str(message.get("tool_call_id"))
+        call_id = message.get("tool_call_id")
         id = str(message.get("id") or f"{call_id}-result")
-        if id in self._known:
+        if id in self._known or not isinstance(call_id, str):
             return
         self._known.add(id)
         call = self._calls.get(call_id)
