@@ -111,8 +111,8 @@ class DeploymentInterface(Interface):
         "recursion_loop": "the body is nested deeper than 128 levels",
         "too_long": "the body has more than 100000 values",
     }
-    # These have their own error formats: tests/contract/test_mcp.py, test_a2a.py, test_protocol_commands.py.
-    own_words = ("/mcp", "/a2a/{assistant_id}", "/threads/{thread_id}/commands")
+    # These have their own error formats: tests/contract/test_mcp.py, test_a2a.py, test_ag_ui.py, test_protocol_commands.py.
+    own_words = ("/mcp", "/a2a/{assistant_id}", "/ag-ui/{assistant_id}", "/threads/{thread_id}/commands")
     creates_a_run = (
         "/threads/{thread_id}/runs",
         "/threads/{thread_id}/runs/stream",

@@ -46,6 +46,7 @@ def test_an_interface_that_is_off_is_not_there(api: Api, having: Settings, subte
         ("disable_store", ["PUT /store/items", "POST /store/namespaces"], ["POST /threads/search"]),
         ("disable_mcp", ["POST /mcp"], ["POST /threads/search"]),
         ("disable_a2a", ["POST /a2a/agent", "GET /.well-known/agent-card.json?assistant_id=agent"], ["POST /threads/search"]),
+        ("disable_ag_ui", ["POST /ag-ui/agent", "GET /ag-ui/agent?threadId=x", "GET /ag-ui/agent/capabilities"], ["POST /threads/search"]),
         ("disable_meta", ["GET /", "GET /info", "GET /metrics", "GET /docs", "GET /openapi.json"], ["GET /ok"]),
     ]  # fmt: skip
     for switch, off, on in rows:

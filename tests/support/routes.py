@@ -23,6 +23,7 @@ MOUNT = "/d/<deployment>"
 RUN = {"assistant_id": "agent"}
 CRON = {**RUN, "schedule": "0 * * * *"}
 ITEM = {"namespace": ["any"], "key": "k"}
+AG_UI = {"threadId": "<thread_id>", "runId": "1", "messages": []}
 MESSAGE = {"messageId": "m", "role": "user", "parts": [{"text": "hello"}]}
 GET_TREE = {"id": 1, "method": "agent.getTree"}
 EVENTS = f"{MOUNT}/threads/<thread_id>/stream/events"
@@ -247,6 +248,9 @@ CALLS: dict[Route, Call] = {
     ("POST", "/d/<deployment>/a2a/<assistant_id>"): Call("run", body=rpc("SendMessage", message=MESSAGE)),
     ("GET", "/d/<deployment>/a2a/<assistant_id>"): Call("read"),
     ("GET", "/d/<deployment>/a2a/<assistant_id>/.well-known/agent-card.json"): Call("read"),
+    ("POST", "/d/<deployment>/ag-ui/<assistant_id>"): Call("run", body=AG_UI, slot=True),
+    ("GET", "/d/<deployment>/ag-ui/<assistant_id>"): Call("read", query={"threadId": "<thread_id>"}, slot=True),
+    ("GET", "/d/<deployment>/ag-ui/<assistant_id>/capabilities"): Call("read"),
     ("GET", "/d/<deployment>/.well-known/agent-card.json"): Call("read", query={"assistant_id": "<assistant_id>"}),
 }
 # Further calls of these routes: other methods of a protocol, other branches.

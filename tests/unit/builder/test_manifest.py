@@ -499,7 +499,7 @@ def test_classes_that_checkpoints_may_hold_are_kept(read: Read) -> None:
 
 def test_only_what_is_said_is_kept_with_small_letters_and_without_a_last_slash(read: Read) -> None:
     assert section(read, "http", {"app": None, "disable_mcp": None, "cors": None, "mount_prefix": "/"}) == {}
-    switches = {"disable_mcp": False, "disable_a2a": True}
+    switches = {"disable_mcp": False, "disable_a2a": True, "disable_ag_ui": True}
     assert section(read, "http", switches) == switches
 
     found = section(

@@ -184,8 +184,8 @@ def _require_stream() -> None:
 
 
 def _body() -> dict[str, Any]:
-    """Return the validated body. Raises Invalid, with status 415 for another type and 400 if it is not JSON."""
-    if request.mimetype != JSON:
+    """Return the validated body. Raises Invalid, with status 415 for another type, and 400 if it is not JSON."""
+    if request.mimetype not in ("", JSON):
         error = f"The Content-Type must be {JSON}"
         raise Invalid(error, loc=("header", "Content-Type"), status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     try:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from marshmallow import ValidationError
 from marshmallow import fields as base
 
+from shared.records import OBJECT
 from shared.runs.read import STRATEGIES
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
 from web.schemas import fields
@@ -20,7 +21,7 @@ ROLES = ("developer", "system", "assistant", "user", "tool", "activity", "reason
 class OneOfSchemas(base.Field):
     """An object whose schema depends on one of its fields."""
 
-    json_schema: ClassVar[dict[str, Any]] = {"type": "object"}
+    json_schema: ClassVar[dict[str, Any]] = OBJECT
 
     def __init__(self, key: str, schemas: dict[str, type[fields.Schema]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -77,7 +78,7 @@ class Content(fields.Field):
 
     type_rule = fields.Rule("must be a string or an array of parts", "value_error")
     json_schema: ClassVar[dict[str, Any]] = {
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
+        "anyOf": [{"type": "string"}, {"type": "array", "items": OBJECT}]
     }
     text = fields.StrictString()
     parts = fields.ListOf(OneOfSchemas("type", PARTS))
