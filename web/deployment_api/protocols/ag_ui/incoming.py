@@ -150,7 +150,7 @@ class AgentInput:
         return create.missing()
 
     def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
-        """Return the request with its input or its answers. Raises NotFound, NoRun and CheckpointNeeded."""
+        """Return the request with its input or its answers. Raises NotFound, Conflict, NoRun and CheckpointNeeded."""
         agent = agents.agent(conn, deployment, self.assistant)
         assert request.thread_id is not None
         thread = find_thread(conn, deployment.id, request.thread_id)
@@ -161,9 +161,9 @@ class AgentInput:
             return self._answer(request, schema, waiting)
         entries = self.body.get("resume") or ()
         interrupts.answers(entries, ())
-        if (entries or self._command_resume is not None) and not self._new():
-            raise NoRun(self.values, [])
         is_busy = thread is not None and thread["status"] == ThreadStatus.BUSY
+        if (entries or self._command_resume is not None) and not self._new():
+            raise Conflict(create.BUSY) if is_busy else NoRun(self.values, [])
         message = None if is_busy else self._regenerated()
         if message is None:
             return replace(request, input=self._input(schema, self._new()))
