@@ -18,7 +18,7 @@ from web.schemas.openapi import document
 from web.schemas.openapi_examples import sample, with_graph
 from web.schemas.operations import of_view
 
-# These need a graph host's answer or an existing run.
+# These need a graph host's answer, an existing run, or a client that accepts a stream.
 NOT_FOR_ANY = {
     "/threads/{thread_id}/state",
     "/threads/{thread_id}/state/checkpoint",
@@ -28,6 +28,7 @@ NOT_FOR_ANY = {
     "/runs/{run_id}/feedback",
     "/threads/{thread_id}/runs/{run_id}/feedback",
     "/feedback/{token}",
+    "/ag-ui/{assistant_id}",
 }
 
 
