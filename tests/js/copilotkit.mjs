@@ -15,9 +15,15 @@ async function visit() {
   await page.goto(url);
   return {
     page, errors,
+    // The page takes no message before it has reached the runtime.
     say: async (text) => {
-      await page.locator("textarea").fill(text);
-      await page.locator("textarea").press("Enter");
+      for (let left = 30; ; left--) {
+        await page.locator("textarea").fill(text);
+        await page.locator("textarea").press("Enter");
+        const sent = page.locator(".copilotKitUserMessage", { hasText: text });
+        if (await sent.waitFor({ timeout: 2_000 }).then(() => true, () => false)) return;
+        assert.ok(left > 0, "the message was not sent");
+      }
     },
     hears: (text) => page.getByText(text).first().waitFor(WAIT),
   };

@@ -6,24 +6,19 @@ The rows are in `tests/js/react.mjs`.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cli.machine.procfile import PROJECT
 from tests.docs.blocks import blocks
-from tests.support import javascript
-from tests.support.servers import free_port
+from tests.support import example_pages, javascript
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
 
 EXAMPLE = PROJECT / "examples" / "react"
 PAGE = EXAMPLE / "page"
 GUIDE = PROJECT / "docs" / "guides" / "react.md"
-BUILD = ("node_modules/typescript/bin/tsc", "node_modules/vite/bin/vite.js build")
 
 
 @pytest.fixture(scope="module")
@@ -33,39 +28,15 @@ def example(stack: Stack) -> str:
 
 @pytest.fixture(scope="module")
 def built_page() -> Path:
-    for command in BUILD:
-        assert javascript.run_script(PAGE, *command.split()) == 0
-    return javascript.installed(PAGE)
+    return example_pages.built(PAGE)
 
 
 @pytest.fixture(scope="module", params=["example", "twins"])
 def page(request: pytest.FixtureRequest, stack: Stack, built_page: Path) -> Iterator[str]:
     """Address of the built page, which talks to a deployment of the graph."""
     deployment_url = f"{stack.url}/d/{request.getfixturevalue(request.param)}"
-    port = free_port()
-    server = subprocess.Popen(
-        [
-            *(javascript.NODE / "node", "node_modules/vite/bin/vite.js", "preview"),
-            *("--host", "127.0.0.1", "--port", str(port), "--strictPort"),
-        ],
-        cwd=built_page,
-        env=javascript.environment(DEPLOYMENT_URL=deployment_url, RUNYARD_API_KEY=stack.api_key),
-        stdout=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}/"
-    try:
-        wait_until(lambda: _serves(url), 30)
+    with example_pages.served(built_page, deployment_url, stack.api_key) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-
-
-def _serves(url: str) -> bool:
-    try:
-        return httpx.get(url).is_success
-    except httpx.TransportError:
-        return False
 
 
 @pytest.mark.parametrize("row", javascript.names_of_tests("react.mjs"))

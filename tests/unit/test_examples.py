@@ -22,7 +22,18 @@ from langgraph_sdk import Auth
 from starlette.testclient import TestClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PYTHON = ("approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools")
+PYTHON = (
+    "approval",
+    "chat",
+    "copilotkit",
+    "digest",
+    "members",
+    "react",
+    "research",
+    "retrieval",
+    "supervisor",
+    "tools",
+)
 JAVASCRIPT = ("typescript",)
 NAMES = (*PYTHON, *JAVASCRIPT)
 WITH_MODEL = ("digest", "retrieval", "supervisor", "tools")  # share one model.py, each with a copy

@@ -479,6 +479,6 @@ def test_a_new_project_overwrites_nothing(
 def test_the_templates_are_listed() -> None:
     listed = invoke("new", "--list").stdout
     assert [line.split()[0] for line in listed.splitlines()] == [
-        "approval", "chat", "digest", "members", "react", "research", "retrieval", "supervisor", "tools",
-        "typescript",
+        "approval", "chat", "copilotkit", "digest", "members", "react", "research", "retrieval", "supervisor",
+        "tools", "typescript",
     ]  # fmt: skip
