@@ -459,7 +459,7 @@ def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
         (["full/file"], "is not empty", 1),
         (
             ["new", "--template", "none"],
-            "approval, chat, digest, members, react, research, retrieval, supervisor, tools, typescript",
+            "approval, chat, copilotkit, digest, members, react, research, retrieval, supervisor, tools, typescript",
             2,
         ),
         ([], "Name the directory", 2),

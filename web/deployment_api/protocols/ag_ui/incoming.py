@@ -1,4 +1,4 @@
-"""From `RunAgentInput` to the request for a run: new messages, changed state, answers to interrupts, regeneration.
+"""Requests for runs, made of `RunAgentInput`: new messages, changed state, answers to interrupts, regeneration.
 
 A client sends its whole conversation each time. The rule `AgentInput` compares it with the thread, so that only what is
 new becomes the input of the run.
