@@ -242,7 +242,7 @@ def find_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Row |
         return None
 
 
-def waiting_of(thread: Mapping[str, Any] | None) -> list[Json]:
+def waiting_of(thread: Row | None) -> list[Json]:
     """Return the interrupts that wait for answers on a thread."""
     if thread is None or thread["status"] != ThreadStatus.INTERRUPTED:
         return []

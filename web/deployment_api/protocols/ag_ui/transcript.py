@@ -25,7 +25,7 @@ from web.deployment_api.protocols.conversation import messages_of, text_of
 
 Emit = Callable[..., None]  # takes the type of an event, the subagent and the fields
 CHUNK = "AIMessageChunk"
-GENERATED_ID = "lc_run"  # prefix of ids that LangChain gives to parts of a message without an id of the model
+GENERATED_IDS = ("lc_run", "run-")  # prefixes of ids that LangChain gives to parts of a message without an id of the model
 
 
 @dataclass
@@ -308,7 +308,7 @@ def _task_of(metadata: Mapping[str, Any]) -> str:
 
 def _are_one(one: str, other: str) -> bool:
     """Return whether one id is the model's and the other LangChain's. Parts of one message may have either."""
-    return one != other and one.startswith(GENERATED_ID) != other.startswith(GENERATED_ID)
+    return one != other and one.startswith(GENERATED_IDS) != other.startswith(GENERATED_IDS)
 
 
 def _pieces(message: Json) -> Iterator[tuple[str, str]]:
