@@ -36,8 +36,27 @@ async function say(agent, text, parameters = {}) {
 
 async function newestRun(agent) {
   const runs = await fetch(`${url}/threads/${agent.threadId}/runs`, { headers });
-  return (await runs.json())[0];
+  return runs.ok ? (await runs.json())[0] : undefined;
 }
+
+// The runtime of CopilotKit, called as its pages call it.
+const agents = { native: native(OldAgent)("chat"), adapted: adapted("chat") };
+const endpoint = createCopilotEndpoint({ runtime: new CopilotRuntime({ agents }), basePath: "/api" });
+const runtime = {
+  async call(path, body) {
+    const response = await endpoint.request(`/api/agent/${path}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
+      body: JSON.stringify({ runId: randomUUID(), state: {}, tools: [], context: [], forwardedProps: {}, ...body }),
+    });
+    assert.equal(response.status, 200);
+    const parts = (await response.text()).split("\n\n").filter((part) => part.startsWith("data:"));
+    return parts.map((part) => JSON.parse(part.slice(5)));
+  },
+  run: (name, threadId, content, more = {}) =>
+    runtime.call(`${name}/run`, { threadId, messages: content ? [user(content)] : [], ...more }),
+  stop: (name, threadId) => endpoint.request(`/api/agent/${name}/stop/${threadId}`, { method: "POST" }),
+};
 
 const of = (events, type) => events.filter((event) => event.type === type);
 const text = (events) => of(events, "TEXT_MESSAGE_CONTENT").map(({ delta }) => delta).join("");
@@ -285,20 +304,35 @@ suite("ag_ui", { concurrency: 4, timeout: 60_000 }, () => {
   });
 
   test("the runtime of CopilotKit runs both kinds of agents", async () => {
-    const agents = { native: native(OldAgent)("chat"), adapted: adapted("chat") };
-    const endpoint = createCopilotEndpoint({ runtime: new CopilotRuntime({ agents }), basePath: "/api" });
-    for (const name of Object.keys(agents)) {
-      const body = { threadId: randomUUID(), runId: randomUUID(), state: {}, messages: [user("weather Rome")], tools: [], context: [], forwardedProps: {} };
-      const response = await endpoint.request(`/api/agent/${name}/run`, {
-        method: "POST",
-        headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
-        body: JSON.stringify(body),
-      });
-      assert.equal(response.status, 200);
-      const parts = (await response.text()).split("\n\n").filter((part) => part.startsWith("data:"));
-      const events = parts.map((part) => JSON.parse(part.slice(5)));
+    for (const name of ["native", "adapted"]) {
+      const events = await runtime.run(name, randomUUID(), "weather Rome");
       assert.match(text(events), /sunny in Rome/, name);
       assert.equal(end(events).type, "RUN_FINISHED", name);
+    }
+  });
+
+  test("the runtime of CopilotKit shows a thread again, and its questions are answered", async () => {
+    for (const name of ["native", "adapted"]) {
+      const threadId = randomUUID();
+      const asked = await runtime.run(name, threadId, "buy milk");
+      assert.ok(of(asked, "CUSTOM").some((event) => event.name === "on_interrupt"), name);
+      const messages = of(asked, "MESSAGES_SNAPSHOT").at(-1).messages;
+      const resume = of(asked, "RUN_FINISHED")[0].outcome?.interrupts?.map(({ id }) => ({ interruptId: id, status: "resolved", payload: "yes" }));
+      const more = resume ? { resume } : { forwardedProps: { command: { resume: "yes" } } };
+      assert.equal(text(await runtime.run(name, threadId, null, { messages, ...more })), "Answer for milk: yes", name);
+      assert.match(text(await runtime.call(`${name}/connect`, { threadId, messages: [] })), /Answer for milk: yes/, name);
+    }
+  });
+
+  test("the runtime of CopilotKit stops a run", async () => {
+    for (const name of ["native", "adapted"]) {
+      const threadId = randomUUID();
+      const running = runtime.run(name, threadId, "wait");
+      while ((await newestRun({ threadId }))?.status !== "running") await new Promise((resolve) => setTimeout(resolve, 50));
+      await runtime.stop(name, threadId);
+      await running;
+      while ((await newestRun({ threadId })).status === "running") await new Promise((resolve) => setTimeout(resolve, 50));
+      assert.equal((await newestRun({ threadId })).status, "interrupted", name);
     }
   });
 });
