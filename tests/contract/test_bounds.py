@@ -148,20 +148,27 @@ def test_what_is_refused_takes_no_slot(api: Api, bounded: MakeApp) -> None:
         assert (path, streams.count) == (path, 0)
 
 
-@pytest.mark.parametrize("ending", ["stream", "join"])
+@pytest.mark.parametrize("ending", ["stream", "join", "ag-ui"])
 def test_a_stream_ends_with_the_key_it_was_opened_with(
     app: Flask, api: Api, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     monkeypatch.setattr(sse, "KEY_CHECK_SECONDS", 0.0)
     text = new_key("run")
     friend = Api(caller(app, text), api.deployment)
-    response = friend.get(f"/runs/{make.run(api.deployment, kwargs={'resumable': False})}/{ending}")
+    thread_id = make.thread(api.deployment.id)
+    run_id = make.run(
+        api.deployment, thread_id, kwargs={"resumable": False, "stream_mode": [], "subgraphs": False}
+    )
+    path = f"/ag-ui/agent?threadId={thread_id}" if ending == "ag-ui" else f"/runs/{run_id}/{ending}"
+    response = friend.get(path)
     body = response.iter_encoded()
     next(body)
     with connection() as conn:
         api_keys.revoke(conn, DEFAULT_ORGANIZATION_ID, text.split("_")[1])
     if ending == "stream":
         assert b"".join(body).replace(sse.HEARTBEAT, b"") == b""
+    elif ending == "ag-ui":  # its clients take a stream without a last event for one that is not over
+        assert b'"RUN_ERROR"' in list(body)[-1]
     else:  # a missing answer must not look like an empty one
         with pytest.raises(ConnectionResetError):
             list(body)

@@ -20,6 +20,7 @@ from tests.support.stack import Stack
 
 FRONTEND = Path(__file__).parents[1] / "projects" / "frontend"
 EXAMPLE = PROJECT / "examples" / "copilotkit"
+QUIET = {"COPILOTKIT_TELEMETRY_DISABLED": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def frontend(stack: Stack) -> str:
 
 @pytest.mark.parametrize("row", names_of_tests("ag_ui.mjs"))
 def test_clients_of_ag_ui_do_what_people_expect(stack: Stack, frontend: str, row: str) -> None:
-    check(row, "ag_ui", "ag_ui.mjs", f"{stack.url}/d/{frontend}", stack.api_key)
+    check(row, "ag_ui", "ag_ui.mjs", f"{stack.url}/d/{frontend}", stack.api_key, **QUIET)
 
 
 def test_a_lost_graph_process_does_not_end_the_stream(stack: Stack, frontend: str) -> None:
@@ -50,7 +51,8 @@ def test_a_lost_graph_process_does_not_end_the_stream(stack: Stack, frontend: st
 @pytest.fixture(scope="module")
 def page(stack: Stack) -> Iterator[str]:
     deployment_url = f"{stack.url}/d/{stack.deploy(EXAMPLE)}"
-    with example_pages.served(example_pages.built(EXAMPLE / "page"), deployment_url, stack.api_key) as url:
+    built = example_pages.built(EXAMPLE / "page")
+    with example_pages.served(built, deployment_url, stack.api_key, **QUIET) as url:
         yield url
 
 

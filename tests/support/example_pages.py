@@ -24,8 +24,8 @@ def built(page: Path) -> Path:
 
 
 @contextmanager
-def served(built_page: Path, deployment_url: str, api_key: str) -> Iterator[str]:
-    """Serve a built page, which talks to a deployment. Yields its address."""
+def served(built_page: Path, deployment_url: str, api_key: str, **more: str) -> Iterator[str]:
+    """Serve a built page, which talks to a deployment. Yields its address. `more` are environment variables."""
     port = free_port()
     server = subprocess.Popen(
         [
@@ -33,7 +33,7 @@ def served(built_page: Path, deployment_url: str, api_key: str) -> Iterator[str]
             *("--host", "127.0.0.1", "--port", str(port), "--strictPort"),
         ],
         cwd=built_page,
-        env=javascript.environment(DEPLOYMENT_URL=deployment_url, RUNYARD_API_KEY=api_key),
+        env=javascript.environment(DEPLOYMENT_URL=deployment_url, RUNYARD_API_KEY=api_key, **more),
         stdout=subprocess.DEVNULL,
     )
     url = f"http://127.0.0.1:{port}/"

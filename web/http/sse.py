@@ -182,6 +182,7 @@ class Stream:
         self._holds = holds
         self._on_disconnect = on_disconnect
         self._ended = False
+        self._is_revoked = False
         self._is_allowed: Callable[[], bool] | None = None
         self._on_close: Callable[[], None] | None = None
         self._check_key_at = 0.0
@@ -202,17 +203,25 @@ class Stream:
             self._check_key()
             return chunk
         except StopIteration:
-            self._ended = True
+            self._ended = not self._is_revoked
             raise
         except ClientGone:
             raise StopIteration from None
         except Stopping:
             self._ended = True  # the client did not disconnect
             raise cut_off("the server is shutting down") from None
-        except NoLongerAllowed:
+        except NoLongerAllowed as error:
+            self._is_revoked = True
             if self._may_end_early:
-                raise StopIteration from None
+                return self._last_chunk(error)
             raise cut_off("the key of this request is no longer valid") from None
+
+    def _last_chunk(self, error: NoLongerAllowed) -> bytes:
+        """Return the chunk with which the generator ends a revoked stream. Raises StopIteration if it has none."""
+        try:
+            return self._chunks.throw(error)
+        except NoLongerAllowed:
+            raise StopIteration from None
 
     def _check_key(self) -> None:
         now = time.monotonic()

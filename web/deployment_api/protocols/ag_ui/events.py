@@ -133,6 +133,12 @@ class RunEvents:
         self._fail(code, message)
         return self._take()
 
+    def cut_off(self, code: str, message: str) -> list[Event]:
+        """Return the last event of a stream whose client may lack the newest events."""
+        self._take()
+        self._fail(code, message)
+        return self._take()
+
     def _finish(self, end: End) -> None:
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             error = end.error or self._error or {}

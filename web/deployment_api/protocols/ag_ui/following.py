@@ -71,6 +71,9 @@ def _rest(follower: RunFollower, run: RunEvents, batches: sse.Batches) -> Genera
     except Stopping:
         yield LastChunk(encode(run.stopped("stopping", "The service is shutting down. The run continues.")))
         return
+    except sse.NoLongerAllowed:  # the chunk before was not sent
+        yield LastChunk(encode(run.cut_off("unauthorized", "The key of this request is no longer valid")))
+        return
     yield LastChunk(encode(_end(follower, run, last)))
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from shared import agents, thread_updates
 from shared.deployments.deployments import DeploymentRef
-from shared.errors import Conflict, Invalid, NotFound, Refused
+from shared.errors import Conflict, Invalid, Refused
 from shared.infra.postgres import Row, connection
 from shared.models import ThreadStatus
 from shared.runs import create
@@ -150,10 +150,13 @@ class AgentInput:
         return create.missing()
 
     def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
-        """Return the request with its input or its answers. Raises NotFound, Conflict, NoRun and CheckpointNeeded."""
+        """Return the request with its input or its answers. Locks the thread.
+
+        Raises NotFound (assistant), Conflict, NoRun and CheckpointNeeded.
+        """
         agent = agents.agent(conn, deployment, self.assistant)
         assert request.thread_id is not None
-        thread = find_thread(conn, deployment.id, request.thread_id)
+        thread = _locked_thread(conn, deployment.id, request.thread_id)
         self.values = thread["values"] if thread else None
         schema = agents.input_of_thread(conn, deployment, request.thread_id, agent)
         waiting = waiting_of(thread)
@@ -235,11 +238,11 @@ class AgentInput:
         return {**changed, **told, **conversation}
 
 
-def find_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Row | None:
-    try:
-        return records.get(conn, deployment_id, thread_id)
-    except NotFound:
+def _locked_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Row | None:
+    """Lock a thread and return it, None if it is missing. No other request changes what the run continues."""
+    if not records.lock(conn, deployment_id, thread_id):
         return None
+    return records.get(conn, deployment_id, thread_id)
 
 
 def waiting_of(thread: Row | None) -> list[Json]:

@@ -25,7 +25,10 @@ from web.deployment_api.protocols.conversation import messages_of, text_of
 
 Emit = Callable[..., None]  # takes the type of an event, the subagent and the fields
 CHUNK = "AIMessageChunk"
-GENERATED_IDS = ("lc_run", "run-")  # prefixes of ids that LangChain gives to parts of a message without an id of the model
+GENERATED_IDS = (
+    "lc_run",
+    "run-",
+)  # prefixes of ids that LangChain gives to parts of a message without an id of the model
 
 
 @dataclass
