@@ -1,4 +1,4 @@
-"""The Agent-User Interaction protocol (AG-UI 1.0) at a deployment's address: an assistant is an agent, a run a run.
+"""The Agent-User Interaction protocol (AG-UI 1.0) at a deployment's address: each assistant is an agent.
 
 `schema` and `incoming` turn a client's `RunAgentInput` into a run, `messages` converts messages in both directions.
 `events` is the state machine that turns the run's stream into AG-UI events; `transcript` has its messages, `state` its

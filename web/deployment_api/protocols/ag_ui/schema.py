@@ -9,7 +9,7 @@ from marshmallow import fields as base
 
 from shared.records import OBJECT
 from shared.runs.read import STRATEGIES
-from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
+from web.deployment_api.assistants import CONFIG_BYTES, ConfigField
 from web.schemas import fields
 from web.schemas.validation import MAX_ITEMS
 
@@ -183,7 +183,7 @@ class RunAgentInput(fields.Schema):
     messages = fields.ListOf(OneOfSchemas("role", MESSAGES), required=True, max_items=MAX_ITEMS)
     tools = fields.ListOf(fields.Nested(Tool), allow_none=True)
     context = fields.ListOf(fields.Nested(ContextItem), allow_none=True)
-    forwardedProps = fields.JsonObject(max_bytes=METADATA_BYTES, allow_none=True)
+    forwardedProps = fields.JsonObject(max_bytes=CONFIG_BYTES, allow_none=True)
     resume = fields.ListOf(fields.Nested(Resume), allow_none=True)
 
 
