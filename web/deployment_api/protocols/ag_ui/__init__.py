@@ -7,11 +7,9 @@ state, `interrupts` its questions. `following` connects the stream of a run with
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
-from uuid import UUID
 
 from flask import Response, jsonify, request
 
@@ -23,6 +21,7 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.records import OBJECT
 from shared.runs import read
 from shared.runs.create import Created
+from shared.runs.drafts import RunRequest
 from shared.threads import records
 from shared.user_code import filters
 from web.deployment_api.protocols.ag_ui import following
@@ -74,12 +73,8 @@ def run_agent(assistant_id: str) -> Response:
     draft = run_request(assistant_id, body, forwarded, rule)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(draft.run_id, before_creation=True))
-
-        def create() -> Created:
-            return create_run(draft)
-
         try:
-            created = _create(create, rule, thread_id_of(body["threadId"]))
+            created = _create(draft, rule)
         except NoRun as refusal:
             end = End(RunStatus.SUCCESS, refusal.values, refusal.waiting)
             return _whole(RunEvents(name, refusal.values), end)
@@ -91,13 +86,14 @@ def run_agent(assistant_id: str) -> Response:
         return sse.event_stream(follower.stream(chunks, stack.pop_all()), headers)
 
 
-def _create(create: Callable[[], Created], rule: AgentInput, thread_id: UUID) -> Created:
+def _create(draft: RunRequest, rule: AgentInput) -> Created:
     """Create the run. A run that regenerates an answer first needs the checkpoint before the message."""
     try:
-        return create()
+        return create_run(draft)
     except CheckpointNeeded as needed:
-        rule.checkpoint_id = checkpoint_before(thread_id, needed.message_id)
-    return create()
+        assert draft.thread_id is not None
+        rule.checkpoint_id = checkpoint_before(draft.thread_id, needed.message_id)
+    return create_run(draft)
 
 
 @bp.operation(
@@ -123,9 +119,8 @@ def join_agent(assistant_id: str, query: dict[str, Any]) -> Response:
         row = next(iter(read.list_of_thread(conn, deployment().id, thread_id, limit=1, offset=0)), None)
     metadata = row["metadata"].get(KEY) if row is not None else None
     run_id = metadata.get("run_id") if isinstance(metadata, dict) else None
-    name = RunName(
-        query["threadId"], str(run_id or (row or thread)["run_id" if row else "thread_id"]), is_old=old
-    )
+    unnamed = thread_id if row is None else row["run_id"]
+    name = RunName(query["threadId"], str(run_id or unnamed), is_old=old)
     run = RunEvents(name, thread["values"])
     if row is None:
         return _whole(run, End(RunStatus.SUCCESS, thread["values"], waiting_of(thread)))

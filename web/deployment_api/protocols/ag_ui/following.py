@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from itertools import takewhile
 from typing import Any
 
 from shared.errors import NotFound, Unavailable
@@ -42,7 +43,7 @@ def join(follower: RunFollower, run: RunEvents, batches: sse.Batches, *, shown: 
     for batch in remaining:
         is_over = bool(batch) and batch[-1].is_last
         if is_over or not batch or batch[-1].seq >= shown:
-            past = [event for event in batch if event.seq <= shown and not event.is_last]
+            past = list(takewhile(lambda event: event.seq <= shown and not event.is_last, batch))
             _add(run, past)
             yield encode(run.joined())
             yield from _rest(follower, run, _after(batch, len(past), remaining))
