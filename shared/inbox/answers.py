@@ -21,8 +21,7 @@ from shared.inbox.records import BREAKPOINT, EXPIRY, QuestionClosed
 from shared.infra.postgres import Row, connection
 from shared.protocol import resume
 from shared.protocol.lifecycle import open_interrupts
-from shared.runs import read
-from shared.runs.a2a_tasks import KEY as A2A
+from shared.runs import a2a_tasks, read
 from shared.runs.drafts import RunRequest
 from shared.runs.retry import RETRY_OF, with_configuration
 from shared.sql import statement
@@ -32,7 +31,7 @@ _OF_THREAD = statement("inbox.of_thread")
 NO_VALUE = "A breakpoint takes no value: the answer must be null, which continues the run."
 WENT_ON = "This question is not open any more: its thread went on without an answer."
 NO_ASSISTANT = "The assistant that asked this question is deleted. Resume the thread with another assistant, or cancel its run."
-OF_ONE_RUN = (RETRY_OF, A2A)  # keys in a run's metadata that a run that continues it must not have
+OF_ONE_RUN = (RETRY_OF, a2a_tasks.KEY)  # keys in a run's metadata that a run that continues it must not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def _continue(conn: Connection, deployment_id: UUID, question: Row, request: Run
         return replace(request, assistant_id=str(question["assistant_id"]))
     continued = with_configuration(request, run)
     kept = {name: value for name, value in continued.metadata.items() if name not in OF_ONE_RUN}
-    return replace(continued, metadata=kept)
+    return replace(continued, metadata={**kept, **a2a_tasks.continued(run)})
 
 
 def cancel(

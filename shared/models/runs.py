@@ -236,13 +236,24 @@ RUN = Table(
     Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
     # runs that wait for another attempt: few of all pending runs
     Index("ix_run_again", "not_before", postgresql_where=text("status = 'pending' AND attempt > 0")),
-    # an assistant's A2A tasks, newest first: see shared/runs/a2a_tasks.py
+    # an assistant's A2A tasks by their last change, and the later runs of a task: see shared/runs/a2a_tasks.py
     Index(
-        "ix_run_a2a",
+        "ix_run_a2a_changed",
         "deployment_id",
         "assistant_id",
+        "updated_at",
         "run_id",
         postgresql_where=text("metadata ? 'a2a'"),
+    ),
+    Index(
+        "ix_run_a2a_task",
+        "deployment_id",
+        "thread_id",
+        text(
+            "left((metadata -> 'a2a') ->> 'task_id', 80)"
+        ),  # shortened, because callers may write texts of any length
+        "created_seq",
+        postgresql_where=text("(metadata -> 'a2a') ? 'task_id'"),
     ),
     # earlier and next live runs of a thread, at a cost that does not depend on the thread's ended runs
     Index(

@@ -18,7 +18,7 @@ from shared.errors import Conflict, NotFound, TooMany
 from shared.figures import budgets, usage
 from shared.infra.postgres import Driver, Row, dumps, in_transaction
 from shared.models import ThreadStatus
-from shared.runs import cancel, configurable, drafts
+from shared.runs import a2a_tasks, cancel, configurable, drafts
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Creator, Draft, RunRequest
 from shared.runs.read import RUN, THREAD_METADATA
@@ -47,6 +47,7 @@ _ON_EXISTING_THREAD, _RESUMING_THREAD, _WITH_NEW_THREAD = (
         (part("create.new_thread"), ""),
     )
 )
+OF_ASSISTANTS = (a2a_tasks.KEY,)  # settings in an assistant's metadata, which mean something else in a run's
 _FIND_RUN = statement("create.find_run", record=RUN.stored)
 CREATION_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:thread AS text), 0))")
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -112,7 +113,9 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
         "assistant_id": assistant.assistant_id,
         "revision_id": assistant.revision_for(thread_id),
         "graph_id": assistant.graph_id,
-        "assistant_metadata": dumps(assistant.metadata),
+        "assistant_metadata": dumps(
+            {name: value for name, value in assistant.metadata.items() if name not in OF_ASSISTANTS}
+        ),
         "metadata": dumps(draft.metadata),
         "thread_metadata": dumps(graph),
         "thread_config": dumps(configurable.of_thread(assistant.config, request.config)),

@@ -19,7 +19,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus
-from shared.runs import create, read
+from shared.runs import a2a_tasks, create, read
 from shared.runs.configurable import CHECKPOINT_KEYS, RUN_ENTRIES
 from shared.runs.drafts import KWARGS_FROM_REQUEST, RunRequest
 from shared.sql import statement
@@ -72,8 +72,10 @@ def _continue(request: RunRequest, failed: Row, *, has_checkpoint: bool) -> RunR
     kwargs = failed["kwargs"]
     configurable = kwargs["config"].get("configurable", {})
     checkpoint = {name: configurable[name] for name in CHECKPOINT_KEYS if name in configurable}
+    configured = with_configuration(request, failed)
     return replace(
-        with_configuration(request, failed),
+        configured,
+        metadata=a2a_tasks.detached(configured.metadata),
         input=None if has_checkpoint else failed["input"],
         command=None if has_checkpoint else kwargs["command"],
         strict_resume=not has_checkpoint and kwargs.get("strict_resume", False),

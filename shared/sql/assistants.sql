@@ -9,7 +9,7 @@ RETURNS TABLE (description text, schemas json) LANGUAGE sql STABLE AS $$
 $$;
 
 -- name: agent
-SELECT a.assistant_id, v.graph_id, v.name, coalesce(v.description, g.description) AS description, a.version,
+SELECT a.assistant_id, v.graph_id, v.name, coalesce(v.description, g.description) AS description, a.version, v.metadata,
     g.schemas -> 'input_schema' AS input_schema
 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
     AND v.version = a.version

@@ -288,12 +288,16 @@ FROM thread t JOIN question q ON q.deployment_id = t.deployment_id AND q.thread_
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id AND q.question_id = :question_id
 
 -- name: mark_cancelled
--- Stores who ended a thread without an answer, on the question that was cancelled.
+-- Stores who ended a thread without an answer, on the question that was cancelled. Marks the A2A task of the run that asked as
+-- canceled.
 WITH marked AS (
     UPDATE question SET answered_by = coalesce(nullif(:by, ''), key_label(:key_id)),
         answered_from = nullif(:address, '')
     WHERE question_id = CAST(:question_id AS uuid) AND closed_at IS NOT NULL AND answered_at IS NULL
     RETURNING *
+), canceled AS (
+    UPDATE run r SET metadata = jsonb_set(r.metadata, '{a2a,canceled}', 'true'), updated_at = now()
+    FROM marked m WHERE r.run_id = m.run_id AND jsonb_typeof(r.metadata -> 'a2a') = 'object'
 )
 SELECT record_question_end_1('question.cancelled', deployment_id, thread_id, question_id, NULL, :key_id, answered_by,
     answered_from)

@@ -113,35 +113,102 @@ SELECT (SELECT checkpoint_id FROM written) AS checkpoint_id,
 FROM run r CROSS JOIN LATERAL followed_by(r.deployment_id, r.thread_id, r.created_seq) AS later
 WHERE r.run_id = :run_id
 
+-- install: a2a_task_id
+-- The id of the A2A task of a run: its thread and its first run. Later runs carry it in their metadata, and it is cut because
+-- callers may write texts of any length. The index ix_run_a2a_task has these later runs.
+CREATE OR REPLACE FUNCTION a2a_task_id(metadata jsonb, thread_id uuid, run_id uuid) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(left((metadata -> 'a2a') ->> 'task_id', 80), CAST(thread_id AS text) || ':' || CAST(run_id AS text))
+$$;
+
 -- install: a2a_task
--- Runs in the terms of the A2A protocol. A task requires input as long as its thread is interrupted and no later run was
--- created on the thread.
+-- Tasks of the A2A protocol: the newest run of each, which determines the task's state. A task requires input as long as its
+-- thread is interrupted and no later run was created on the thread.
 CREATE VIEW a2a_task AS
-SELECT r.run_id, r.deployment_id, r.thread_id, r.assistant_id, r.status, r.error, r.metadata -> 'a2a' AS a2a,
-    r.updated_at, r.input, NOT later.is_followed AS is_newest, s.state, t.metadata AS thread_metadata, t.values,
+SELECT r.run_id, r.deployment_id, r.thread_id, r.assistant_id, r.created_seq, r.status, r.error, r.metadata -> 'a2a' AS a2a,
+    task.id AS task_id, r.updated_at, r.input, NOT later.is_followed AS is_newest, s.state, t.metadata AS thread_metadata,
+    t.values, t.last_seq, t.state_updated_at, t.rest_status, r.metadata #> '{a2a,canceled}' = 'true' AS is_canceled,
     CASE WHEN s.state = 'input-required' THEN t.interrupts END AS interrupts
 FROM run r JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+CROSS JOIN LATERAL (SELECT a2a_task_id(r.metadata, r.thread_id, r.run_id) AS id) AS task
 CROSS JOIN LATERAL followed_by(r.deployment_id, r.thread_id, r.created_seq) AS later
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN r.status = 'pending' THEN 'submitted' WHEN r.status = 'running' THEN 'working'
+    SELECT CASE WHEN r.metadata #> '{a2a,canceled}' = 'true' THEN 'canceled'
+        WHEN r.status = 'pending' AND r.metadata #> '{a2a}' ? 'task_id' THEN 'working'
+        WHEN r.status = 'pending' THEN 'submitted' WHEN r.status = 'running' THEN 'working'
         WHEN r.status = 'interrupted' THEN 'canceled' WHEN r.status <> 'success' THEN 'failed'
-        WHEN later.is_followed OR t.rest_status IS DISTINCT FROM 'interrupted' THEN 'completed'
+        WHEN t.rest_status IS DISTINCT FROM 'interrupted' OR later.is_followed THEN 'completed'
         ELSE 'input-required' END AS state) AS s
-WHERE r.metadata ? 'a2a';
+WHERE r.metadata ? 'a2a' AND NOT EXISTS (
+    SELECT FROM run n WHERE n.deployment_id = r.deployment_id AND n.thread_id = r.thread_id
+      AND (n.metadata -> 'a2a') ? 'task_id' AND left((n.metadata -> 'a2a') ->> 'task_id', 80) = task.id
+      AND n.created_seq > r.created_seq
+    -- OFFSET 0 keeps the subquery an index lookup for each run, so a page of a list reads no other tasks.
+    OFFSET 0);
+
+-- part: task_runs
+-- The runs that a task `t` shows in its history: its own, and the answers of people to other questions of the thread.
+CROSS JOIN LATERAL (
+    SELECT json_agg(json_build_object('is_own', o.id = t.task_id, 'message_id', r.metadata #> '{a2a,message_id}',
+        'after', r.metadata #> '{a2a,after}', 'at', r.metadata #> '{a2a,at}',
+        'answer', CASE WHEN r.metadata #> '{a2a}' ? 'after' THEN readable(r.kwargs) #> '{command,resume}' END,
+        'input', CASE WHEN is_live(r.status) AND o.id = t.task_id THEN readable(r.input) END) ORDER BY r.created_seq) AS runs
+    FROM run r CROSS JOIN LATERAL (SELECT a2a_task_id(r.metadata, r.thread_id, r.run_id) AS id) AS o
+    WHERE :with_values AND r.deployment_id = t.deployment_id AND r.thread_id = t.thread_id AND r.metadata ? 'a2a'
+      AND (o.id = t.task_id OR r.metadata #> '{a2a}' ? 'after')) AS shown
+
+-- part: newest_run
+-- The newest run of a task.
+coalesce((
+    SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+      AND (metadata -> 'a2a') ? 'task_id' AND left((metadata -> 'a2a') ->> 'task_id', 80) = :task_id
+    ORDER BY created_seq DESC LIMIT 1), :first_run)
 
 -- name: task
-SELECT run_id, thread_id, status, error, a2a, updated_at, is_newest, state, input, values, interrupts FROM a2a_task
-WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread_id = :thread_id AND run_id = :run_id
+SELECT t.run_id, t.thread_id, t.task_id, t.created_seq, t.status, t.error, t.a2a, t.updated_at, t.is_newest, t.state,
+    t.last_seq, t.state_updated_at, t.values, t.interrupts, shown.runs
+FROM a2a_task t {runs}
+WHERE t.deployment_id = :deployment_id AND t.assistant_id = :assistant_id AND t.thread_id = :thread_id
+  AND t.task_id = :task_id AND t.run_id = {newest_run}
 
--- name: task_exists
-SELECT FROM run WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread_id = :thread_id
-  AND run_id = :run_id AND metadata ? 'a2a'
+-- name: task_state
+SELECT run_id, state, created_seq, status, last_seq, state_updated_at FROM a2a_task
+WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread_id = :thread_id AND task_id = :task_id
+  AND run_id = {newest_run}
+
+-- name: open_task
+-- The task of a thread's newest run. No row if that run is none of a task.
+SELECT task_id, assistant_id, state FROM a2a_task
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND run_id = (
+    SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+    ORDER BY created_seq DESC LIMIT 1)
+
+-- name: task_after
+-- The next run of a task.
+SELECT run_id, created_seq FROM run
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND metadata ? 'a2a' AND created_seq > :after
+  AND a2a_task_id(metadata, thread_id, run_id) = :task_id
+ORDER BY created_seq LIMIT 1
+
+-- name: task_live
+SELECT run_id FROM run
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND metadata ? 'a2a' AND is_live(status)
+  AND a2a_task_id(metadata, thread_id, run_id) = :task_id
+
+-- name: task_question
+-- An open question of a task's thread. Cancelling it ends the thread, and closes the other questions.
+SELECT question_id FROM question
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND closed_at IS NULL ORDER BY question_id LIMIT 1
 
 -- name: tasks
-SELECT run_id, thread_id, status, error, a2a, updated_at, is_newest, state, CASE WHEN :with_values THEN input END AS input,
-    CASE WHEN :with_values THEN values END AS values, interrupts
-FROM a2a_task
-WHERE {condition} AND (CAST(:before AS uuid) IS NULL OR run_id < :before) ORDER BY run_id DESC LIMIT :limit
+SELECT t.run_id, t.thread_id, t.task_id, t.status, t.error, t.a2a, t.updated_at, t.is_newest, t.state,
+    CASE WHEN :with_values THEN t.values END AS values, t.interrupts, shown.runs
+FROM (
+    SELECT * FROM a2a_task
+    WHERE {condition} AND (CAST(:before AS timestamptz) IS NULL
+        OR (updated_at, run_id) < (CAST(:before AS timestamptz), CAST(:before_run AS uuid)))
+    ORDER BY updated_at DESC, run_id DESC LIMIT :limit) AS t {runs}
+ORDER BY t.updated_at DESC, t.run_id DESC
 
 -- name: count_tasks
-SELECT count(*) AS n FROM a2a_task WHERE {condition}
+SELECT count(*) AS n FROM (SELECT FROM a2a_task WHERE {condition} LIMIT CAST(:most AS bigint)) AS counted

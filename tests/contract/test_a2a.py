@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from a2a.types.a2a_pb2 import AgentCard
+from google.protobuf.json_format import ParseDict
 from uuid_utils.compat import uuid7
 from werkzeug.test import TestResponse
 
@@ -43,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("taking_graphs")
 versions = pytest.mark.parametrize("version", VERSIONS)
 
 
-CARD = "/.well-known/agent-card.json"
+CARD, JSON = "/.well-known/agent-card.json", "application/json"
 
 
 def test_the_addresses_of_a_card_are_those_of_the_settings_or_the_one_it_was_called_at(api: Api) -> None:
@@ -78,7 +80,10 @@ def test_a_card_says_what_an_assistant_is_and_where(api: Api) -> None:
     assert capabilities["streaming"] is True
     assert capabilities["pushNotifications"] is capabilities["stateTransitionHistory"] is False
     assert capabilities["extensions"][0]["uri"].endswith("/a2a/extensions/history-scope/v1")
-    assert card["defaultInputModes"] == ["application/json", "text/plain"]
+    files = ["image/*", "audio/*", "video/*", "application/octet-stream"]
+    assert (
+        card["defaultInputModes"] == card["defaultOutputModes"] == ["application/json", "text/plain", *files]
+    )
     assert card["securitySchemes"]["api_key"]["apiKeySecurityScheme"]["name"] == "X-Api-Key"
     (skill,) = card["skills"]
     assert {"id", "name", "description", "tags", "examples", "inputModes", "outputModes"} == set(skill)
@@ -94,6 +99,51 @@ def test_a_card_is_found_in_three_places_and_by_either_name(api: Api) -> None:
     for unknown in ("nope", str(uuid4())):
         assert api.get(f"/a2a/{unknown}").status_code == 404
         assert api.get(f"{CARD}?assistant_id={unknown}").status_code == 404
+
+
+def test_a_card_of_version_1_has_only_the_fields_of_that_version(api: Api) -> None:
+    whole: Any = api.get(f"{AGENT}{CARD}").json
+    for more in ({"headers": {"A2A-Version": "1.0"}}, {"query_string": {"A2A-Version": "1.0.3"}}):
+        card: Any = api.get(f"{AGENT}{CARD}", **more).json
+        assert whole.keys() - card.keys() == {
+            "url",
+            "preferredTransport",
+            "protocolVersion",
+            "supportsAuthenticatedExtendedCard",
+            "security",
+        }
+        assert set(card["capabilities"]) == {
+            "streaming",
+            "pushNotifications",
+            "extendedAgentCard",
+            "extensions",
+        }
+        (scheme,) = card["securitySchemes"].values()
+        assert scheme == {"apiKeySecurityScheme": {"location": "header", "name": "X-Api-Key"}}
+        ParseDict(card, AgentCard())
+    assert api.get(f"{AGENT}{CARD}", headers={"A2A-Version": "0.3"}).json == whole
+
+
+def test_a_card_may_be_kept_for_a_minute(api: Api) -> None:
+    for path in (AGENT, f"{AGENT}{CARD}", f"{CARD}?assistant_id=agent"):
+        response = api.get(path)
+        assert response.headers["Cache-Control"] == "private, max-age=60"
+        assert "A2A-Version" in response.headers["Vary"]
+        tag = response.headers["ETag"]
+        again = api.get(path, headers={"If-None-Match": tag})
+        assert (again.status_code, again.data, again.headers["ETag"]) == (304, b"", tag)
+        other = api.get(path, headers={"If-None-Match": tag, "A2A-Version": "1.0"})
+        assert other.status_code == 200
+    api.patch("/assistants/agent", {"description": "new"})
+    assert api.get(AGENT, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_a_trailing_slash_makes_no_difference(api: Api) -> None:
+    card = api.get(AGENT).json
+    for path in (f"{AGENT}/", f"{AGENT}{CARD}/", f"{CARD}/?assistant_id=agent"):
+        response = api.get(path)
+        assert (response.status_code, response.json) == (200, card), path
+    assert result(api, "GetExtendedAgentCard", path=f"{AGENT}/") == card
 
 
 def test_what_takes_no_text_says_so_in_its_card(api: Api) -> None:
@@ -127,11 +177,13 @@ def test_what_is_no_call_is_refused_with_a_code(api: Api) -> None:
         b'{"jsonrpc": "2.0", "id": null, "method": "GetTask"}',
     ]
     for raw in bodies:
-        response = api.client.post(f"/d/chat{AGENT}", data=raw, headers=BOTH)
+        response = api.client.post(f"/d/chat{AGENT}", data=raw, headers=BOTH, content_type=JSON)
         answer: Any = response.json
         assert response.status_code == 200, (raw[:80], response.text)
         assert answer["error"]["code"] in (-32700, -32600), raw[:80]
-    not_json: Any = api.client.post(f"/d/chat{AGENT}", data=b"{", headers=BOTH).json
+    unknown: Any = api.post(AGENT, {"jsonrpc": "2.0", "method": "tasks/nonsense"}, headers=BOTH).json
+    assert unknown["error"]["code"] == -32601
+    not_json: Any = api.client.post(f"/d/chat{AGENT}", data=b"{", headers=BOTH, content_type=JSON).json
     assert not_json["error"]["code"] == -32700
     assert error(api, "GetTask", [1]) == -32602
     api.client.application.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
@@ -141,12 +193,34 @@ def test_what_is_no_call_is_refused_with_a_code(api: Api) -> None:
 def test_other_methods_versions_and_assistants_are_unknown(api: Api) -> None:
     for method in ("tasks/list", "message/nonsense", "sendMessage"):
         assert (method, error(api, method)) == (method, -32601)
-    for version, expected in (("1.0", -32001), ("0.3", -32001), ("9.9", -32009), ("x", -32009)):
+    known, others = ("", "1.0", "0.3", "1.0.2", "0.3.26"), ("1", "1.7", "0.2", "9.9", "x", "1.0.", "1.0, 0.3")
+    for version, expected in [*((one, -32001) for one in known), *((one, -32009) for one in others)]:
         code = error(api, "GetTask", {"id": "none"}, headers={**BOTH, "A2A-Version": version})
         assert (version, code) == (version, expected)
     for unknown in ("nope", str(uuid4())):
         response = rpc.post(api, f"/a2a/{unknown}", "GetTask", {"id": "x"})
         assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+
+
+def test_a_body_that_is_no_json_by_its_type_is_refused(api: Api) -> None:
+    raw = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}})
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", None):
+        response = api.client.post(f"/d/chat{AGENT}", data=raw, content_type=content_type)
+        answer: Any = response.json
+        assert (response.status_code, answer["error"]["code"]) == (415, -32005), content_type
+    taken = api.client.post(f"/d/chat{AGENT}", data=raw, content_type="application/json; charset=utf-8")
+    assert taken.status_code == 200
+
+
+def test_errors_of_version_1_say_their_reason_to_programs(api: Api) -> None:
+    id = f"{uuid4()}:{uuid4()}"
+    found: Any = rpc.answered(rpc.post(api, AGENT, "GetTask", {"id": id}))["error"]["data"]
+    assert (found[0]["reason"], found[0]["metadata"]) == ("TASK_NOT_FOUND", {"taskId": id})
+    found = rpc.answered(rpc.post(api, AGENT, "ListTasks", {"pageSize": "2"}))["error"]["data"]
+    (violation,) = found[0]["fieldViolations"]
+    assert (violation["field"], "integer" in violation["description"]) == ("pageSize", True)
+    found = rpc.answered(rpc.post(api, AGENT, "tasks/get", {"id": id}))["error"]
+    assert (found["code"], "data" in found) == (-32001, False)
 
 
 def test_push_notifications_are_refused(api: Api) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import tests.support.factories as make
-from shared.models import RunStatus
+from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api, Notifications
 from tests.contract.statements import execute, scalar
 from tests.contract.test_permitted_runs import RUN, assistant, created, runs, thread
@@ -261,10 +261,28 @@ def test_tasks_are_ones_own(ann: Api, bob: Api, played: PlayedAuth) -> None:
     assert rpc(ann, "/a2a/agent", "GetTask", id=sent["id"])["result"]["id"] == sent["id"]
     for method in ("GetTask", "CancelTask", "tasks/get", "tasks/cancel"):
         assert rpc(bob, "/a2a/agent", method, id=sent["id"])["error"]["code"] == -32001
-    foreign = {**MESSAGE, "contextId": sent["contextId"]}
-    answer = rpc(bob, "/a2a/agent", "SendMessage", message=foreign, configuration=later)
-    assert (answer["error"]["code"], answer["error"]["message"]) == (-32001, "Task not found")
+    headers = {"Accept": "text/event-stream"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": sent["id"]}}
+
+    def check_that_bob_does_not_reach_it() -> None:
+        for names in ({"contextId": sent["contextId"]}, {"taskId": sent["id"]}):
+            answer = rpc(bob, "/a2a/agent", "SendMessage", message={**MESSAGE, **names}, configuration=later)
+            assert (answer["error"]["code"], answer["error"]["message"]) == (-32001, "Task not found")
+        assert '"code":-32001' in bob.post("/a2a/agent", body, headers=headers).text
+
+    check_that_bob_does_not_reach_it()
+    interrupts = {"task": [{"id": "i1", "value": "which?"}]}
+    Actor(sent["id"].partition(":")[2]).finish(
+        {}, thread_status=ThreadStatus.INTERRUPTED, interrupts=interrupts
+    )
+    check_that_bob_does_not_reach_it()
     assert len(runs()) == 1
+    answer = rpc(
+        ann, "/a2a/agent", "SendMessage", message={**MESSAGE, "taskId": sent["id"]}, configuration=later
+    )
+    assert answer["result"]["task"]["id"] == sent["id"]
+    rpc(ann, "/a2a/agent", "CancelTask", id=sent["id"])
+    check_that_bob_does_not_reach_it()
 
 
 def test_a_replaced_metadata_leaves_a_task_a_task(ann: Api, played: PlayedAuth) -> None:

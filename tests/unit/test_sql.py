@@ -133,7 +133,8 @@ DIGESTS = {
     "has_protocol": "12916eae5b39",
     "followed_by": "7d57c99a02a7",
     "waits_for": "afe5db48d95d",
-    "a2a_task": "6d0cb7629d97",
+    "a2a_task_id": "271df0d88784",
+    "a2a_task": "7be99c4ec813",
 }
 
 

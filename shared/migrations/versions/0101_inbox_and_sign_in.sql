@@ -315,6 +315,10 @@ CREATE TABLE mcp_call (
 CREATE INDEX ix_assistant_created_at ON assistant (deployment_id, created_at);
 CREATE INDEX ix_store_item_updated_at ON store_item (deployment_id, updated_at);
 
+-- Tasks of the A2A protocol that have several runs.
+CREATE INDEX ix_run_a2a_changed ON run (deployment_id, assistant_id, updated_at, run_id) WHERE metadata ? 'a2a';
+CREATE INDEX ix_run_a2a_task ON run (deployment_id, thread_id, left((metadata -> 'a2a') ->> 'task_id', 80), created_seq) WHERE (metadata -> 'a2a') ? 'task_id';
+
 -- These lock all users of the tables out, and therefore come last.
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS inbox JSONB;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS require_replay BOOLEAN DEFAULT 'false' NOT NULL;
@@ -340,3 +344,4 @@ ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_user_cost_per_day NUMERIC;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_thread_tokens_per_day BIGINT;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_thread_cost_per_day NUMERIC;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS budget_webhook TEXT;
+DROP INDEX IF EXISTS ix_run_a2a;

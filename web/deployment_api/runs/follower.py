@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -80,6 +81,12 @@ class RunFollower:
         self._feedback = FeedbackUrls(_root(), self.deployment_id, run_id, keys) if keys else None
         self.cancels = cancels
         self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds)
+
+    def of_run(self, run_id: UUID) -> RunFollower:
+        """Return the same client as a follower of another run of the thread. It needs no request context."""
+        other = copy(self)
+        other.run_id = run_id
+        return other
 
     def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
         """Return the run's events in batches, and watch the client's socket if the run is cancelled on disconnect.

@@ -1,27 +1,39 @@
-"""The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
+"""The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context.
 
-Versions 1.0 and 0.3 are served side by side. `incoming` turns a message into the request for a run. `follow` and
-`shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller.
+A task is a run and the runs that continue it. Versions 1.0 and 0.3 are served side by side. `incoming` turns a message
+into the request for a run. `follow` and `shared/runs/a2a_tasks.py` apply the filter that hides tasks from a caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from http import HTTPStatus
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from flask import Response, jsonify, request
 
 from shared import agents, assistants
-from shared.errors import Denied, Invalid, NotFound
+from shared.errors import Invalid, NotFound
 from shared.infra.postgres import Row, connection
 from shared.records import OBJECT
 from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.a2a import methods
-from web.deployment_api.protocols.a2a.follow import AgentCall
-from web.deployment_api.protocols.a2a.shapes import Version03, Version1, card
-from web.deployment_api.protocols.a2a.tasks import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
+from web.deployment_api.protocols.a2a.card import (
+    EXTENSIONS,
+    VERSION,
+    active_extensions,
+    card,
+    requested_version,
+)
+from web.deployment_api.protocols.a2a.errors import (
+    CONTENT_NOT_SUPPORTED,
+    PUSH_NOT_SUPPORTED,
+    VERSION_NOT_SUPPORTED,
+)
+from web.deployment_api.protocols.a2a.follow import AgentCall, short_stream
+from web.deployment_api.protocols.a2a.shapes import Version03, Version1
 from web.deployment_api.protocols.json_rpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -35,9 +47,10 @@ from web.schemas.operations import JSON, SSE, RouteGroup
 
 bp = RouteGroup("a2a", section="MCP and A2A", switches=("disable_a2a",))
 
-VERSION_HEADER = "A2A-Version"
-MAJORS = ("0", "1")
 V1, V03 = Version1(), Version03()
+CARD_SECONDS = 60  # for which clients may keep a card
+_SNAKE = re.compile(r"_([a-z])")
+NESTED = ("message", "configuration")  # parameters that are objects with parameters
 
 
 class Method(NamedTuple):
@@ -132,10 +145,23 @@ def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
     "Get an assistant's A2A card",
     role="read",
     answer=OBJECT,
+    empty=(304,),
     errors=(404,),
+    strict_slashes=False,
 )
 def get_card(assistant_id: str) -> Response:
-    return jsonify(card(_readable_agent(assistant_id)))
+    return _card(_readable_agent(assistant_id))
+
+
+def _card(agent: Row) -> Response:
+    """Return a card that the client may keep, or 304 if the client has it already."""
+    response = jsonify(card(agent))
+    response.cache_control.private = True
+    response.cache_control.max_age = CARD_SECONDS
+    response.vary.add(VERSION)
+    response.add_etag()
+    response.make_conditional(request)
+    return response
 
 
 @bp.operation(
@@ -144,13 +170,15 @@ def get_card(assistant_id: str) -> Response:
     role="read",
     query=CardQuery,
     answer=OBJECT,
+    empty=(304,),
     errors=(400, 404),
+    strict_slashes=False,
 )
 def find_card(query: dict[str, Any]) -> Response:
     assistant = query.get("assistant_id")
     if not assistant:
         raise Invalid("assistant_id is required", loc=("query", "assistant_id"), status=400)
-    return get_card(assistant)
+    return _card(_readable_agent(assistant))
 
 
 @bp.operation(
@@ -160,57 +188,60 @@ def find_card(query: dict[str, Any]) -> Response:
     body=A2aCall,
     answer=json_rpc.ANSWER,
     media=(JSON, SSE),
-    also=(400,),
+    also=(400, 415),
     errors=(404, 409),
+    strict_slashes=False,
 )
 def call_method(assistant_id: str) -> Response:
     """Send messages; read, list, follow and cancel tasks. The method's name selects protocol version 1.0 or 0.3."""
-    # A denial is an answer of the method called, so it is kept until the call is read. A missing assistant is a 404.
-    denied, agent, read = None, {}, None
+    agent, read = _callable_agent(assistant_id)
+    if request.mimetype != JSON:
+        error = RpcError(CONTENT_NOT_SUPPORTED, f"The Content-Type must be {JSON}")
+        return json_rpc.answer(V1.failure(None, error), 415)
     try:
-        agent, read = _callable_agent(assistant_id)
-    except Denied as error:
-        denied = error
-    try:
-        call = _read()
-        method = METHODS.get(call.method)
-        if method is None:
-            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}", id=call.id)
+        call, method = _read()
     except RpcError as error:
-        return json_rpc.answer(json_rpc.failure(error.id, error))
+        return json_rpc.answer(V1.failure(error.id, error))
+    agent_call = AgentCall(agent, call, method.shapes, read)
     if method.streams and not json_rpc.accepts_stream():
         error = RpcError(INVALID_REQUEST, f"The Accept header must name {SSE}")
-        return json_rpc.answer(json_rpc.failure(call.id, error), 400)
+        return json_rpc.answer(agent_call.failure(error), 400)
     try:
-        if denied is not None:
-            raise denied
-        return method.execute(AgentCall(agent, call, method.shapes, read))
+        response = method.execute(agent_call)
+        if active := active_extensions(agent):
+            response.headers[EXTENSIONS[0]] = ", ".join(active)
+        return response
     except RpcError as error:
-        return _refused(call, error, streams=method.streams)
-    except Denied as error:
-        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise
-        return _refused(call, RpcError(INVALID_PARAMS, error.message), streams=method.streams)
+        return _refused(agent_call.failure(error), streams=method.streams)
     except NotFound as error:
-        return _refused(call, RpcError(TASK_NOT_FOUND, error.message), streams=method.streams)
+        return _refused(agent_call.not_found(error), streams=method.streams)
     except Invalid as error:
-        return _refused(call, RpcError(INVALID_PARAMS, error.message), streams=method.streams)
+        return _refused(agent_call.failure(RpcError(INVALID_PARAMS, error.message)), streams=method.streams)
 
 
-def _read() -> Call:
+def _read() -> tuple[Call, Method]:
+    """Return the call and its method. Raises RpcError."""
     call = json_rpc.read()
-    if call.id is None:
+    method = METHODS.get(call.method)
+    if method is None and call.method:
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}", id=call.id)
+    if method is None or call.id is None:
         raise RpcError(INVALID_REQUEST, "id: this field is required")
-    version = request.headers.get(VERSION_HEADER, "").strip()
-    if version and version.partition(".")[0] not in MAJORS:
-        message = f"{VERSION_HEADER}: {version} is not supported: use 1.0 or 0.3"
-        raise RpcError(VERSION_NOT_SUPPORTED, message, id=call.id)
-    return call
+    if requested_version() is None:
+        raise RpcError(
+            VERSION_NOT_SUPPORTED, f"{VERSION}: this version is not supported: use 1.0 or 0.3", id=call.id
+        )
+    params = _in_camel_case(call.params)
+    params |= {name: _in_camel_case(params[name]) for name in NESTED if isinstance(params.get(name), dict)}
+    return replace(call, params=params), method
 
 
-def _refused(call: Call, error: RpcError, *, streams: bool) -> Response:
+def _in_camel_case(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters under the names of the protocol. Clients may write them in snake_case, as ProtoJSON allows."""
+    camel = {_SNAKE.sub(lambda match: match[1].upper(), name): value for name, value in params.items()}
+    return {**camel, **{name: params[name] for name in camel if name in params}}
+
+
+def _refused(body: bytes, *, streams: bool) -> Response:
     """Return a refusal; for a streaming method as a stream, because clients of version 0.3 read nothing else."""
-    body = json_rpc.failure(call.id, error)
-    if not streams:
-        return json_rpc.answer(body)
-    return Response(json_rpc.event(body), content_type=f"{SSE}; charset=utf-8")
+    return short_stream(body) if streams else json_rpc.answer(body)

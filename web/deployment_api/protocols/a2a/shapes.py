@@ -1,7 +1,4 @@
-"""Objects of A2A, and their JSON in both versions: 1.0 tells the type of an object by its field, 0.3 by `kind`.
-
-The card of an assistant serves clients of either version.
-"""
+"""Objects of A2A, and their JSON in both versions: 1.0 tells the type of an object by its field, 0.3 by `kind`."""
 
 from __future__ import annotations
 
@@ -10,16 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from shared.infra.postgres import Row
 from shared.runs.a2a_tasks import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from web.deployment_api.protocols.conversation import input_fields, takes_messages
-from web.gate.addresses import deployment_address
-from web.gate.context import configured_url, deployment, settings
+from web.deployment_api.protocols.a2a.errors import failure
+from web.deployment_api.protocols.a2a.parts import Part
+from web.deployment_api.protocols.json_rpc import Id, RpcError
 
 USER, AGENT = "user", "agent"
 STATES = (SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED, INPUT_REQUIRED)
 
-Part = dict[str, Any]  # {"text": …} or {"data": …}
+SCOPES = CONTEXT, TASK = "context", "task"  # of a task's history
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +34,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A run as A2A clients see it. `id` consists of the ids of its thread, which is its context, and of the run."""
+    """Runs of a thread as A2A clients see them. `id` consists of the ids of the thread and of the first run."""
 
     id: str
     context_id: str
@@ -46,11 +42,15 @@ class Task:
     at: datetime
     message: Message | None = None  # explains the state: an error or a question
     artifacts: Sequence[Artifact] = ()
-    history: Sequence[Message] = ()
+    history: Sequence[Message] | None = ()  # None: left out
+    invalid: str = ""  # why the graph's response cannot be shown
 
 
 class Version1:
     """JSON of protocol version 1.0."""
+
+    def failure(self, id: Id | None, error: RpcError, *, task_id: str | None = None) -> bytes:
+        return failure(id, error, with_details=True, task_id=task_id)
 
     def sent(self, task: Task) -> Any:
         """Return the result of sending a message."""
@@ -61,8 +61,9 @@ class Version1:
             "id": task.id,
             "contextId": task.context_id,
             "status": self._status(task),
-            "history": [self._message(message, task) for message in task.history],
         }
+        if task.history is not None:
+            shown["history"] = [self._message(message, task) for message in task.history]
         if with_artifacts and task.artifacts:
             shown["artifacts"] = [self._artifact(artifact) for artifact in task.artifacts]
         return shown
@@ -109,6 +110,9 @@ class Version1:
 class Version03(Version1):
     """JSON of protocol version 0.3."""
 
+    def failure(self, id: Id | None, error: RpcError, *, task_id: str | None = None) -> bytes:
+        return failure(id, error, with_details=False)
+
     def sent(self, task: Task) -> Any:
         return self.task(task)
 
@@ -135,67 +139,14 @@ class Version03(Version1):
         return role
 
     def _part(self, part: Part) -> dict[str, Any]:
-        return {"kind": next(iter(part)), **part}
-
-
-VERSIONS = ("1.0", "0.3")
-BINDING = "JSONRPC"
-SCOPE_HEADER = "LangGraph-A2A-History-Scope"
-SCOPES = CONTEXT, TASK = "context", "task"
-HISTORY_SCOPE = {
-    "uri": "https://langchain.com/a2a/extensions/history-scope/v1",
-    "description": "Selects the history that a task shows: of its whole context, or of the task alone",
-    "required": False,
-    "params": {"header": SCOPE_HEADER, "values": list(SCOPES), "default": CONTEXT},
-}
-KEY = {"location": "header", "name": "X-Api-Key"}
-
-
-def card(agent: Row) -> dict[str, Any]:
-    name = agent["name"] or agent["graph_id"]
-    description = agent["description"] or f"Runs the assistant {name!r}."
-    schema = agent["input_schema"]
-    inputs = ["application/json", *(["text/plain"] if takes_messages(schema) else [])]
-    outputs = ["application/json", "text/plain"]
-    served = deployment()
-    address = deployment_address(
-        settings(), configured_url(), served.address_name, served.http.get("mount_prefix")
-    )
-    url = f"{address}/a2a/{agent['assistant_id']}"
-    skill = {
-        "id": str(agent["assistant_id"]),
-        "name": name,
-        "description": f"{description} Its input has the fields {', '.join(input_fields(schema)) or 'of a JSON object'}.",
-        "tags": ["assistant", agent["graph_id"]],
-        "examples": [],
-        "inputModes": inputs,
-        "outputModes": outputs,
-    }
-    return {
-        "name": name,
-        "description": description,
-        "version": str(agent["version"]),
-        "url": url,
-        "preferredTransport": BINDING,
-        "protocolVersion": "0.3.0",
-        "supportedInterfaces": [
-            {"url": url, "protocolBinding": BINDING, "protocolVersion": version} for version in VERSIONS
-        ],
-        "capabilities": {
-            "streaming": True,
-            "pushNotifications": False,
-            "stateTransitionHistory": False,
-            "extendedAgentCard": True,
-            "extensions": [HISTORY_SCOPE],
-        },
-        "supportsAuthenticatedExtendedCard": True,
-        "defaultInputModes": inputs,
-        "defaultOutputModes": outputs,
-        "skills": [skill],
-        # the last field is for version 1.0, the others are for 0.3
-        "securitySchemes": {
-            "api_key": {"type": "apiKey", "in": "header", "name": KEY["name"], "apiKeySecurityScheme": KEY}
-        },
-        "security": [{"api_key": []}],
-        "securityRequirements": [{"schemes": {"api_key": {"list": []}}}],
-    }
+        kind = next(iter(part))
+        if kind == "data" and not isinstance(part["data"], dict):
+            return {
+                "kind": kind,
+                **part,
+                "data": {"value": part["data"]},
+            }  # data must be an object in this version
+        if kind not in ("raw", "url"):
+            return {"kind": kind, **part}
+        names = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "name"}
+        return {"kind": "file", "file": {names[name]: value for name, value in part.items()}}

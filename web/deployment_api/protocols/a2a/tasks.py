@@ -1,37 +1,31 @@
-"""Runs as A2A tasks: their ids, their state, their artifacts, and the messages of the thread that belong to them."""
+"""A2A tasks from their rows: ids, state, artifacts, and the messages that belong to them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
-
-from shared.errors import NotFound
 from shared.eventlog.events import Event
 from shared.infra.postgres import Row, dumps, loads
 from shared.models import RunStatus
 from shared.runs import a2a_tasks, end_event
-from shared.runs.a2a_tasks import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from web.deployment_api.protocols.a2a.shapes import AGENT, CONTEXT, USER, Artifact, Message, Part, Task
+from shared.runs.a2a_tasks import COMPLETED, FAILED, INPUT_REQUIRED
+from web.deployment_api.protocols.a2a import parts as message_parts
+from web.deployment_api.protocols.a2a.parts import InvalidResponse, Part
+from web.deployment_api.protocols.a2a.shapes import AGENT, CONTEXT, USER, Artifact, Message, Task
 from web.deployment_api.protocols.a2a.shapes import TASK as TASK_ALONE
-from web.deployment_api.protocols.conversation import is_from_agent, is_from_user, messages_of, text_of
-
-TASK_NOT_FOUND, TASK_NOT_CANCELABLE, PUSH_NOT_SUPPORTED = -32001, -32002, -32003
-UNSUPPORTED_OPERATION, CONTENT_NOT_SUPPORTED, VERSION_NOT_SUPPORTED = -32004, -32005, -32009
+from web.deployment_api.protocols.conversation import is_from_agent, is_from_user, messages_of
 
 TASK_ID = re.compile(r"([0-9a-fA-F-]{36}):([0-9a-fA-F-]{36})")
 
 
-def unknown_task() -> NotFound:
-    return NotFound("Task not found")
-
-
 @dataclass(frozen=True)
 class TaskId:
+    """The id of a task: its thread, which is its context, and its first run."""
+
     thread_id: UUID
     run_id: UUID
 
@@ -44,7 +38,7 @@ class TaskId:
                 return cls(UUID(match[1]), UUID(match[2]))
         except ValueError:
             pass
-        raise unknown_task()
+        raise a2a_tasks.missing()
 
     def __str__(self) -> str:
         return f"{self.thread_id}:{self.run_id}"
@@ -56,102 +50,163 @@ INTERRUPTS = "__interrupt__"
 Messages = list[dict[str, Any]]
 
 
-class ShownHistory:
-    """The part of a conversation that is shown with a task: messages of its whole context, or of the task alone.
+@dataclass(frozen=True, slots=True)
+class View:
+    """The parts of a task that a call shows.
 
-    `length` is the maximum number of messages, of which the newest are shown; None shows all.
+    `scope` is the history: messages of the whole context, or of the task alone. `length` is the maximum number of
+    messages, of which the newest are shown: None shows all, and 0 leaves the history out. `with_a2ui` shows parts of the
+    extension A2UI.
     """
 
-    def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
-        self._scope, self._length = scope, length
-
-    def of(self, row: Row, listed: Messages, task_messages: Messages) -> list[Message]:
-        kept = task_messages if self._scope == TASK_ALONE else listed
-        shown = [_message(message, at) for at, message in enumerate(kept) if _is_shown(message)]
-        if row["state"] in (SUBMITTED, WORKING):
-            shown += [_message(sent, at) for at, sent in enumerate(_first_message(row)) if _is_shown(sent)]
-        return shown if self._length is None else shown[len(shown) - min(self._length, len(shown)) :]
+    scope: str = CONTEXT
+    length: int | None = None
+    with_a2ui: bool = False
 
 
-WHOLE = ShownHistory()
+WHOLE = View()
 
 
-def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -> Row:
-    """Return the row of a task. Raises NotFound, also for a task of another assistant.
-
-    Does not apply the caller's filter for threads.
-    """
-    return a2a_tasks.get(conn, deployment_id, assistant_id, thread_id=id.thread_id, run_id=id.run_id)
-
-
-def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
+def of_row(row: Row, view: View = WHOLE) -> Task:
     """Return a task from its row, which includes the values and interrupts of the thread."""
-    id = str(TaskId(row["thread_id"], row["run_id"]))
     listed = messages_of(row["values"])
-    task_messages = _task_messages(row, listed)
+    conversation = _Conversation(row, listed)
     interrupts = [item for items in (row["interrupts"] or {}).values() for item in items]
+    state, invalid, artifacts = row["state"], "", list[Artifact]()
+    try:
+        artifacts = _artifacts(row, conversation, interrupts, view)
+    except InvalidResponse as error:
+        state, invalid = FAILED, f"Invalid agent response: {error}"
     return Task(
-        id=id,
+        id=row["task_id"],
         context_id=str(row["thread_id"]),
-        state=row["state"],
+        state=state,
         at=row["updated_at"],
-        message=_status_message(row, interrupts),
-        artifacts=_artifacts(row, task_messages, interrupts),
-        history=history.of(row, listed, task_messages),
+        message=_status_message(row, interrupts, invalid),
+        artifacts=artifacts,
+        history=None if view.length == 0 else conversation.history(view),
+        invalid=invalid,
     )
 
 
-def ended(row: Row, last: Event | None) -> Row:
-    """Return the row of a run that has just ended, with the output from its event log.
+def ended(row: Row, run_id: UUID, last: Event | None) -> Row:
+    """Return the row of a task whose run has just ended, with the output from the run's event log.
 
     The values in the row are those of the thread, which a later run may have changed.
     """
-    output = loads(end_event.output_of(last) or b"null") if last is not None else None
-    if row["status"] != RunStatus.SUCCESS or not isinstance(output, dict):
+    if last is None or row["run_id"] != run_id or row["status"] != RunStatus.SUCCESS:
+        return row
+    output = loads(end_event.output_of(last) or b"null")
+    if not isinstance(output, dict) or row["state"] not in (COMPLETED, INPUT_REQUIRED):
         return row
     interrupts = output.pop(INTERRUPTS, None)
     changes = {"values": output, "is_newest": True, "state": COMPLETED, "interrupts": None}
     if interrupts:
-        shown = [{"id": item.get("id"), "value": item.get("value")} for item in interrupts]
-        changes |= {"state": INPUT_REQUIRED, "interrupts": {"": shown}}
+        changes |= {"state": INPUT_REQUIRED, "interrupts": {"": [_interrupt(item) for item in interrupts]}}
     return {**row, **changes}
 
 
-def _task_messages(row: Row, listed: Messages) -> Messages:
-    """Return the messages that a task has added to its thread, up to the next message of a user.
-
-    They begin with the message that started the task, or after the question that the task answers.
-    """
-    origin = row["a2a"] if isinstance(row["a2a"], dict) else {}
-    ids = [message.get("id") for message in listed]
-    if origin.get("message_id") in ids:
-        start = ids.index(origin["message_id"])
-    elif origin.get("after") in ids and origin.get("after") is not None:
-        start = ids.index(origin["after"]) + 1
-    else:
-        return []
-    by_users = (at for at in range(start + 1, len(listed)) if is_from_user(listed[at]))
-    return listed[start : next(by_users, len(listed))]
+def _interrupt(item: Mapping[str, Any]) -> dict[str, Any]:
+    schema = item.get("response_schema")
+    return {"id": item.get("id"), "value": item.get("value")} | (
+        {} if schema is None else {"response_schema": schema}
+    )
 
 
-def _first_message(row: Row) -> Messages:
-    """Return the message that started a task. The thread's values do not contain it before the task ends."""
-    return messages_of(row["input"])
+@dataclass(slots=True)
+class _Conversation:
+    """The messages of a thread, and the answers of people among them, which the thread's values do not contain."""
+
+    row: Row
+    listed: Messages
+    runs: Sequence[Mapping[str, Any]] = field(init=False)  # of the task, and answers to other questions
+    ids: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = self.row.get("runs") or []
+        self.ids = [message.get("id") for message in self.listed]
+
+    def task_range(self) -> range:
+        """Return the positions of the messages that the task has added, up to the next message of a user.
+
+        They begin with the message that started the task, or after the question that the task answers.
+        """
+        own = [run for run in self.runs if run["is_own"]]
+        start = self._start(own[0]) if own else None
+        if start is None:
+            return range(0)
+        sent = {run["message_id"] for run in own}
+        by_others = (
+            at
+            for at in range(start + 1, len(self.listed))
+            if is_from_user(self.listed[at]) and self.ids[at] not in sent
+        )
+        return range(start, next(by_others, len(self.listed)))
+
+    def _start(self, run: Mapping[str, Any]) -> int | None:
+        if run["message_id"] is not None and run["message_id"] in self.ids:
+            return self.ids.index(run["message_id"])
+        if run["after"] is not None and run["after"] in self.ids:
+            return self.ids.index(run["after"]) + 1
+        return None
+
+    def history(self, view: View) -> list[Message]:
+        """Return the messages, answers at their places, and the messages of runs that have not ended."""
+        is_alone = view.scope == TASK_ALONE
+        shown_range = self.task_range() if is_alone else range(len(self.listed))
+        answers: dict[int, list[Message]] = {}
+        waiting: list[Message] = []
+        for at, run in enumerate(self.runs):
+            if is_alone and not run["is_own"]:
+                continue
+            if run["answer"] is not None:
+                answers.setdefault(self._place(run), []).append(_answer(run, at))
+            waiting += [
+                shown
+                for place, message in enumerate(messages_of(run["input"]))
+                if message.get("id") not in self.ids and (shown := _shown(message, place, view))
+            ]
+        found: list[Message] = []
+        for at in range(len(self.listed) + 1):
+            found += answers.get(at, [])
+            if at in shown_range and (shown := _shown(self.listed[at], at, view)):
+                found.append(shown)
+        found += waiting
+        return found if view.length is None else found[len(found) - min(view.length, len(found)) :]
+
+    def _place(self, run: Mapping[str, Any]) -> int:
+        """Return the position before which an answer is shown."""
+        if run["after"] is not None and run["after"] in self.ids:
+            return self.ids.index(run["after"]) + 1
+        at = run["at"]
+        return min(at, len(self.listed)) if isinstance(at, int) and at >= 0 else 0
 
 
-def _is_shown(message: Mapping[str, Any]) -> bool:
-    shown = dict(message)
-    return bool(is_from_user(shown) or (is_from_agent(shown) and text_of(shown)))
+def _answer(run: Mapping[str, Any], at: int) -> Message:
+    answer = run["answer"]
+    parts: list[Part] = [{"text": answer} if isinstance(answer, str) else {"data": answer}]
+    return Message(id=str(run["message_id"] or f"answer-{at}"), role=USER, parts=parts)
 
 
-def _message(message: dict[str, Any], at: int) -> Message:
-    role = USER if is_from_user(message) else AGENT
-    parts = [{"text": text_of(message)}]
-    return Message(id=str(message.get("id") or f"message-{at}"), role=role, parts=parts)
+def _shown(message: dict[str, Any], at: int, view: View) -> Message | None:
+    """Return a message of a person or of the assistant. None for other messages, and for one without a visible part."""
+    is_user = is_from_user(message)
+    if not is_user and not is_from_agent(message):
+        return None
+    try:
+        parts = message_parts.of_message(message, with_a2ui=view.with_a2ui)
+    except InvalidResponse:
+        return None  # the task's own response is refused, an earlier message is left out
+    if not parts and not is_user:
+        return None
+    id = str(message.get("id") or f"message-{at}")
+    return Message(id=id, role=USER if is_user else AGENT, parts=parts or [{"text": ""}])
 
 
-def _status_message(row: Row, interrupts: Messages) -> Message | None:
-    if row["state"] == FAILED:
+def _status_message(row: Row, interrupts: Messages, invalid: str) -> Message | None:
+    if invalid:
+        text = invalid
+    elif row["state"] == FAILED:
         error = row["error"] or {}
         text = f"Error executing assistant: {error.get('error')}: {error.get('message')}"
     elif row["state"] == INPUT_REQUIRED and interrupts:
@@ -162,20 +217,29 @@ def _status_message(row: Row, interrupts: Messages) -> Message | None:
     return Message(id=f"{row['run_id']}-status", role=AGENT, parts=[{"text": text}])
 
 
-def _artifacts(row: Row, task_messages: Messages, interrupts: Messages) -> Sequence[Artifact]:
+def _artifacts(row: Row, conversation: _Conversation, interrupts: Messages, view: View) -> list[Artifact]:
     if row["state"] == INPUT_REQUIRED:
-        question: list[Part] = [{"data": {"interrupts": interrupts}}]
-        return [_artifact(row, QUESTION, question)]
-    parts = _response(row, task_messages) if row["state"] == COMPLETED else []
+        return [_artifact(row, QUESTION, _questions(interrupts))] if interrupts else []
+    parts = _response(row, conversation, view) if row["state"] == COMPLETED else []
     return [_artifact(row, RESPONSE, parts)] if parts else []
 
 
-def _response(row: Row, task_messages: Messages) -> list[Part]:
-    """Return the last text of the assistant, or the values that it returned if they are not a conversation."""
-    listed = task_messages or (messages_of(row["values"]) if row["is_newest"] else [])
-    text = next((text_of(m) for m in reversed(listed) if is_from_agent(m)), "")
-    if text:
-        return [{"text": text}]
+def _questions(interrupts: Messages) -> list[Part]:
+    """Return a part for each interrupt. The first one also lists all, for clients of release 0.2."""
+    shown = [_interrupt(item) for item in interrupts]
+    return [{"data": item | ({"interrupts": shown} if at == 0 else {})} for at, item in enumerate(shown)]
+
+
+def _response(row: Row, conversation: _Conversation, view: View) -> list[Part]:
+    """Return the parts of the assistant's last message, or the values that it returned if they are no conversation.
+
+    Raises InvalidResponse.
+    """
+    own = [conversation.listed[at] for at in conversation.task_range()]
+    listed = own or (conversation.listed if row["is_newest"] else [])
+    for message in reversed(listed):
+        if is_from_agent(message) and (parts := message_parts.of_message(message, with_a2ui=view.with_a2ui)):
+            return parts
     values = row["values"] if row["is_newest"] else None
     if values is None:
         return []
