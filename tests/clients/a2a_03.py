@@ -10,6 +10,9 @@ from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientHTTPError, A2AClientJSONRPCError
 from a2a.types import (
     DataPart,
+    FilePart,
+    FileWithBytes,
+    FileWithUri,
     Message,
     MessageSendConfiguration,
     Part,
@@ -128,8 +131,32 @@ async def check_a_question_is_answered_in_its_context():
             (interrupt,) = asked.artifacts[0].parts[0].root.data["interrupts"]
             assert (asked.artifacts[0].name, interrupt["value"]) == ("Interrupt", "Which colour?")
             done, _ = await sent(client, message("green", context_id=asked.context_id))
-            assert done.status.state == TaskState.completed
+            assert (done.id, done.status.state) == (asked.id, TaskState.completed)
             assert text_of(done.artifacts[0].parts) == "You said green"
+
+
+async def check_a_task_is_cancelled_while_it_waits():
+    async with agent("asks", streaming=False) as client:
+        asked, _ = await sent(client, message("go"))
+        cancelled = await client.cancel_task(TaskIdParams(id=asked.id))
+        assert (cancelled.id, cancelled.status.state) == (asked.id, TaskState.canceled)
+        await refused(-32002, client.cancel_task(TaskIdParams(id=asked.id)))
+        await refused(-32004, sent(client, message("green", task_id=asked.id)))
+
+
+async def check_files_go_in_and_out():
+    image = Part(root=FilePart(file=FileWithBytes(bytes="aGk=", mime_type="image/png", name="a.png")))
+    link = Part(root=FilePart(file=FileWithUri(uri="http://127.0.0.1:1/cat", mime_type="image/png")))
+    said = message("look")
+    said.parts += [image, link]
+    async with agent("draws", streaming=False) as client:
+        task, _ = await sent(client, said)
+        parts = task.artifacts[0].parts
+        assert parts[:3] == said.parts
+        assert parts[3].root.file.mime_type == "application/pdf"
+        said = message("look")
+        said.parts.append(parts[3])
+        await refused(-32005, sent(client, said))
 
 
 async def check_a_task_is_cancelled_while_it_works():

@@ -26,7 +26,14 @@ from a2a.types.a2a_pb2 import (
     Task,
     TaskState,
 )
-from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 
@@ -171,11 +178,40 @@ async def test_a_question_is_answered_in_its_context(agents: Agency, name: str) 
         waiting = await client.get_task(GetTaskRequest(id=status.task_id))
         assert waiting.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
         answer = {"colour": "green"} if name == "asks" else {interrupt["id"]: "yes"}
+        joined = client.subscribe(SubscribeToTaskRequest(id=status.task_id))
+        assert (await anext(joined)).task == waiting
         read = await items(client, message(data=answer, context_id=status.context_id))
+        assert read[0].task.id == read[-1].status_update.task_id == status.task_id
+        seen = [item async for item in joined]
+        assert seen[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
         assert read[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
         (part,) = read[-2].artifact_update.artifact.parts
         said = part.text if name == "asks" else MessageToDict(part.data)["log"]
         assert said == ("You said green" if name == "asks" else ["yes"])
+
+
+async def test_a_task_is_cancelled_while_it_waits(agents: Agency) -> None:
+    async with agents.agent("asks", streaming=False) as client:
+        asked = await task(client, message("go"))
+        cancelled = await client.cancel_task(CancelTaskRequest(id=asked.id))
+        assert (cancelled.id, cancelled.status.state) == (asked.id, TaskState.TASK_STATE_CANCELED)
+        await refused(TaskNotCancelableError, client.cancel_task(CancelTaskRequest(id=asked.id)))
+        await refused(UnsupportedOperationError, items(client, message("green", task_id=asked.id)))
+        again = await task(client, message("go", context_id=asked.context_id))
+        assert (again.id != asked.id, again.status.state) == (True, TaskState.TASK_STATE_INPUT_REQUIRED)
+
+
+async def test_files_go_in_and_out(agents: Agency) -> None:
+    image = Part(raw=b"hi", media_type="image/png", filename="a.png")
+    request = message("look")
+    request.message.parts.extend([image, Part(url="http://127.0.0.1:1/cat", media_type="image/png")])
+    async with agents.agent("draws", streaming=False) as client:
+        done = await task(client, request)
+        document = Part(raw=b"%PDF", media_type="application/pdf", filename="a.pdf")
+        assert list(done.artifacts[0].parts) == [*request.message.parts, document]
+        refusal = message("look")
+        refusal.message.parts.append(document)
+        await refused(ContentTypeNotSupportedError, items(client, refusal))
 
 
 async def test_a_task_is_cancelled_while_it_works(agents: Agency) -> None:

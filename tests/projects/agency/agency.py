@@ -58,6 +58,13 @@ async def sleep(state: Nap) -> Chat:
     return {"messages": [AIMessage("awake")]}
 
 
+def draw(state: Chat) -> Chat:
+    """Returns the files of the last message, with its text, and a document."""
+    content = state["messages"][-1].content
+    document = {"type": "file", "base64": "JVBERg==", "mime_type": "application/pdf", "extras": {"filename": "a.pdf"}}
+    return {"messages": [AIMessage([*content, document])]}
+
+
 def fail(state: Chat) -> Chat:
     raise ValueError("boom happened")
 
@@ -83,6 +90,7 @@ asks = single(ask, Chat)
 books = single(book, Trip)
 counts = single(count, Trip)
 sleeps = single(sleep, Nap)
+draws = single(draw, Chat)
 fails = single(fail, Chat)
 shows = single(show, Chat)
 bare = single(see, Annotated[list, lambda old, new: new])
