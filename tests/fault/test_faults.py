@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import psutil
 import psycopg
 import pytest
@@ -110,6 +111,23 @@ def test_a_run_goes_on_when_its_runner_is_killed(
     (notes,) = stack.data_dir.glob("revisions/*/home/notes")
     ran = [int(line) for line in notes.read_text().split()]
     assert ran == sorted(ran), "the second attempt goes on where the first one stopped"
+
+
+def test_an_a2a_task_goes_on_when_its_runner_is_killed(stack: Stack) -> None:
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": {"n": 8, "seconds": 0.3}}]}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
+    url, headers = f"{stack.url}/d/kitchen/a2a/counts", {"Accept": "text/event-stream"}
+    items: list[Any] = []
+    with stack.client.stream("POST", url, json=body, headers=headers, timeout=60) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                items += orjson.loads(line.removeprefix("data: "))["result"].values()
+            if len(items) == 2:  # the task, and that it works
+                stack.kill("runner")
+                items.append({})
+    assert {item.get("taskId", item.get("id")) for item in items if item} == {items[0]["id"]}
+    assert items[-1]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert items[-2]["artifact"]["parts"][0]["data"]["log"] == list(range(8))
 
 
 def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLangGraphClient) -> None:

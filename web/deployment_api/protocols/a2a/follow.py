@@ -129,7 +129,7 @@ class AgentCall:
 class Follower:
     """A client that follows a task, if the filter `visible` does not hide the task's thread.
 
-    `run_id` is the run to begin with. Holds all that is needed after the request context has ended.
+    Holds all that is needed after the request context has ended.
     """
 
     def __init__(
