@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,30 +127,6 @@ def test_an_a2a_task_goes_on_when_its_runner_is_killed(stack: Stack) -> None:
     assert {item.get("taskId", item.get("id")) for item in items if item} == {items[0]["id"]}
     assert items[-1]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert items[-2]["artifact"]["parts"][0]["data"]["log"] == list(range(8))
-
-
-def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLangGraphClient) -> None:
-    assert sdk.threads.create()["thread_id"]
-    (postmaster,) = stack.pids("postgres")
-    server = [psutil.Process(postmaster), *psutil.Process(postmaster).children()]
-
-    def ask(number: int) -> int:
-        path = ("/v2/deployments", "/ok?ready=1", "/d/kitchen/assistants/search")[number % 3]
-        method = "POST" if path.endswith("search") else "GET"
-        return stack.client.request(method, path, json={}, timeout=100).status_code
-
-    for process in server:
-        process.suspend()
-    try:
-        with ThreadPoolExecutor(60) as pool:
-            statuses = list(pool.map(ask, range(60)))
-    finally:
-        for process in server:
-            process.resume()
-
-    assert set(statuses) == {503}
-    wait_until(lambda: ask(1) == 200, 30)
-    assert sdk.threads.create()["thread_id"]
 
 
 def test_a_frozen_runner_loses_its_runs_also_when_it_leads_upkeep(
@@ -410,23 +385,6 @@ def test_a_host_that_dies_is_replaced(stack: Stack, sdk: SyncLangGraphClient, th
     check_whole(sdk, other, beside, 4)
 
 
-def test_a_node_that_blocks_the_loop_does_not_block_others(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    blocked = sdk.runs.create(thread_id, "blocks", input={"seconds": 60})
-    wait_until(lambda: sdk.runs.get(thread_id, blocked["run_id"])["status"] == "running")
-
-    assert sdk.runs.wait(None, "echo", input={"text": "still here"}) is not None
-
-    sdk.runs.cancel(thread_id, blocked["run_id"], wait=True)
-    assert sdk.runs.get(thread_id, blocked["run_id"])["status"] == "interrupted"
-
-
-def test_a_graph_that_hoards_memory_is_stopped(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    with pytest.raises(Exception, match=r"MiB|killed|MemoryError"):
-        sdk.runs.wait(thread_id, "hoards", input={"text": "x"})
-
-    assert sdk.runs.list(thread_id)[0]["status"] == "error"
-
-
 def test_runs_survive_a_bus_that_restarts_with_empty_memory(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
@@ -574,17 +532,6 @@ def test_runs_for_later_start_once_though_everything_restarts_before(
         assert attempts == 1
         assert sdk.threads.get(run["thread_id"])["values"]["log"] == ["x"]
     assert all(late[seconds] >= 0 for seconds in (1, 5, 3600)), "never before its time"
-
-
-def test_what_user_code_prints_is_in_the_log(stack: Stack, sdk: SyncLangGraphClient) -> None:
-    sdk.runs.wait(None, "prints", input={"n": 20_000})
-
-    def lines() -> list[str]:
-        path = f"/v1/projects/{stack.record('kitchen')['id']}/deploy_logs"
-        answer = stack.client.post(path, json={"query": "hello from the kitchen"})
-        return [line["message"] for line in answer.json()["logs"]]
-
-    wait_until(lambda: any("hello from the kitchen" in line for line in lines()), timeout=15)
 
 
 def test_web_stops_at_once_under_open_streams(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:

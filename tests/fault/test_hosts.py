@@ -226,3 +226,31 @@ def test_an_answer_of_an_app_is_cut_off_and_the_next_one_is_served(
         with pytest.raises(httpx.RemoteProtocolError):
             list(lines)
     wait_until(lambda: is_served(brittle), PATIENCE_SECONDS, what="the app to be served again")
+
+
+def test_a_node_that_blocks_the_loop_does_not_block_others(sdk: SyncLangGraphClient, thread_id: str) -> None:
+    blocked = sdk.runs.create(thread_id, "blocks", input={"seconds": 60})
+    wait_until(lambda: sdk.runs.get(thread_id, blocked["run_id"])["status"] == "running")
+
+    assert sdk.runs.wait(None, "echo", input={"text": "still here"}) is not None
+
+    sdk.runs.cancel(thread_id, blocked["run_id"], wait=True)
+    assert sdk.runs.get(thread_id, blocked["run_id"])["status"] == "interrupted"
+
+
+def test_a_graph_that_hoards_memory_is_stopped(sdk: SyncLangGraphClient, thread_id: str) -> None:
+    with pytest.raises(Exception, match=r"MiB|killed|MemoryError"):
+        sdk.runs.wait(thread_id, "hoards", input={"text": "x"})
+
+    assert sdk.runs.list(thread_id)[0]["status"] == "error"
+
+
+def test_what_user_code_prints_is_in_the_log(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    sdk.runs.wait(None, "prints", input={"n": 20_000})
+
+    def lines() -> list[str]:
+        path = f"/v1/projects/{stack.record('kitchen')['id']}/deploy_logs"
+        answer = stack.client.post(path, json={"query": "hello from the kitchen"})
+        return [line["message"] for line in answer.json()["logs"]]
+
+    wait_until(lambda: any("hello from the kitchen" in line for line in lines()), timeout=15)
