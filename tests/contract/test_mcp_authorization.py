@@ -141,6 +141,10 @@ def test_only_pages_of_origins_that_cors_names_may_call(api: Api, configure: Cal
     for cors, headers, status in rows:
         configure(**({} if cors is None else {"cors": cors}))
         assert (cors, headers, listed(api, **headers).status_code) == (cors, headers, status)
+    for path in ("/a2a/agent", "/ag-ui/agent"):
+        configure(cors={"allow_origins": ["https://page.example"]})
+        assert api.post(path, {}, headers=other).status_code == 403
+        assert api.post(path, {}, headers=page).status_code != 403
 
 
 def test_pages_of_other_sites_may_not_call_a_developer_s_machine(app_with: MakeApp, api: Api) -> None:

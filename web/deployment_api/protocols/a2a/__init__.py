@@ -41,11 +41,13 @@ from web.deployment_api.protocols.json_rpc import (
     Call,
     RpcError,
 )
+from web.deployment_api.protocols.pages import refuse_foreign_page
 from web.gate.context import unchecked_deployment
 from web.schemas import fields
 from web.schemas.operations import JSON, SSE, RouteGroup
 
 bp = RouteGroup("a2a", section="MCP and A2A", switches=("disable_a2a",))
+bp.before_request(refuse_foreign_page)
 
 V1, V03 = Version1(), Version03()
 CARD_SECONDS = 60  # for which clients may keep a card

@@ -41,6 +41,7 @@ from web.deployment_api.protocols.ag_ui.incoming import (
 )
 from web.deployment_api.protocols.ag_ui.schema import JoinQuery, RunAgentInput
 from web.deployment_api.protocols.conversation import takes_messages
+from web.deployment_api.protocols.pages import refuse_foreign_page
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import FOLLOWED_HEADERS, RunFollower, stream_headers
 from web.deployment_api.runs.joins import add_stream_modes
@@ -50,6 +51,7 @@ from web.schemas.operations import JSON, SSE, RouteGroup
 from web.schemas.validation import BAD_JSON, load
 
 bp = RouteGroup("ag_ui", section="AG-UI", switches=("disable_ag_ui",))
+bp.before_request(refuse_foreign_page)
 
 
 @bp.operation(

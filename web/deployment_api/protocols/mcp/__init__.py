@@ -28,6 +28,7 @@ from web.schemas import fields
 from web.schemas.operations import JSON, SSE, RouteGroup
 
 bp = RouteGroup("mcp", section="MCP and A2A", switches=("disable_mcp",))
+bp.before_request(refuse_foreign_page)
 
 CAPABILITIES = {"tools": {"listChanged": False}}
 EXTENSIONS: dict[str, Any] = {TASKS_EXTENSION: {}}  # extensions of the protocol that modern calls may use
@@ -60,7 +61,6 @@ def call_method() -> Response:
     The methods are `server/discover`, `initialize`, `ping`, `tools/list`, `tools/call`, `tasks/get`, `tasks/update`,
     `tasks/cancel` and `subscriptions/listen`.
     """
-    refuse_foreign_page()
     mcp = envelope.read()
     if isinstance(mcp, Response):
         return mcp
