@@ -47,7 +47,8 @@ _ON_EXISTING_THREAD, _RESUMING_THREAD, _WITH_NEW_THREAD = (
         (part("create.new_thread"), ""),
     )
 )
-OF_ASSISTANTS = (a2a_tasks.KEY,)  # settings in an assistant's metadata, which mean something else in a run's
+# Settings of protocols in an assistant's metadata. In the metadata of a run, they mark its calls.
+OF_ASSISTANTS = (a2a_tasks.KEY, "mcp", "ag_ui")
 _FIND_RUN = statement("create.find_run", record=RUN.stored)
 CREATION_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:thread AS text), 0))")
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."

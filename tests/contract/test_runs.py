@@ -122,7 +122,10 @@ def test_kwargs_have_the_contracts_defaults_and_name_what_a_run_is_traced_to(
 
 def test_a_runs_configuration_goes_over_the_assistants(api: Api, thread_id: str) -> None:
     config = {"tags": ["a"], "recursion_limit": 5, "configurable": {"word": "one", "deep": {"x": 1}}}
-    made = api.post("/assistants", {"graph_id": "agent", "config": config, "metadata": {"who": "assistant"}})
+    made = api.post(
+        "/assistants",
+        {"graph_id": "agent", "config": config, "metadata": {"who": "assistant", "mcp": {"listed": False}}},
+    )
     api.patch(f"/threads/{thread_id}", {"metadata": {"who": "thread", "mood": "thread"}})
 
     run = start(
