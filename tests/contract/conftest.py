@@ -103,9 +103,16 @@ def new_key(
         return api_keys.create(conn, organization_id, name=name, role=role)
 
 
-def _json(body: Any) -> dict[str, Any]:
+def _request(body: Any, more: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a request with this JSON body. None: without a body."""
-    return {} if body is None else {"data": orjson.dumps(body), "content_type": "application/json"}
+    if body is None:
+        return more
+    names_type = "Content-Type" in more.get("headers", ())
+    return {
+        "data": orjson.dumps(body),
+        **({} if names_type else {"content_type": "application/json"}),
+        **more,
+    }
 
 
 _responses: list[TestResponse] = []
@@ -128,7 +135,7 @@ class Api:
 
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
         address = f"/d/{self.deployment.name}{path}"
-        response = self.client.open(address, method=method, **{**_json(body), **more})
+        response = self.client.open(address, method=method, **_request(body, more))
         _responses.append(response)
         return response
 
@@ -277,7 +284,7 @@ class ControlPlane:
         self.client = client
 
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
-        return self.client.open(path, method=method, **{**_json(body), **more})
+        return self.client.open(path, method=method, **_request(body, more))
 
     def get(self, path: str, **query: Any) -> TestResponse:
         return self.call("GET", path, query_string=query)
