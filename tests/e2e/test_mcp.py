@@ -22,7 +22,7 @@ from mcp.types import TextContent
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-TOOLS = {"talks", "asks", "books", "counts", "sleeps", "fails", "shows"}
+TOOLS = {"talks", "asks", "books", "counts", "draws", "sleeps", "fails", "shows"}
 
 Use = Callable[[ClientSession], Awaitable[Any]]
 

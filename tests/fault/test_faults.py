@@ -231,6 +231,7 @@ def test_a_task_of_an_mcp_client_survives_restarts_between_polls(
         return stack.client.post("/d/kitchen/mcp", json=body, headers=headers).json()["result"]
 
     def restart() -> None:
+        wait_until(lambda: stack.pids("runner"), 30)
         stack.kill("runner")
         stack.kill("web")
         wait_until(stack.is_up, 30)

@@ -77,6 +77,30 @@ def test_a_request_whose_answer_died_with_web_may_be_sent_again(
     wait_until(lambda: {run["status"] for run in sdk.runs.list(thread_id)} == {"success"}, 30)
 
 
+def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    assert sdk.threads.create()["thread_id"]
+    (postmaster,) = stack.pids("postgres")
+    server = [psutil.Process(postmaster), *psutil.Process(postmaster).children()]
+
+    def ask(number: int) -> int:
+        path = ("/v2/deployments", "/ok?ready=1", "/d/kitchen/assistants/search")[number % 3]
+        method = "POST" if path.endswith("search") else "GET"
+        return stack.client.request(method, path, json={}, timeout=100).status_code
+
+    for process in server:
+        process.suspend()
+    try:
+        with ThreadPoolExecutor(60) as pool:
+            statuses = list(pool.map(ask, range(60)))
+    finally:
+        for process in server:
+            process.resume()
+
+    assert set(statuses) == {503}
+    wait_until(lambda: ask(1) == 200, 30)
+    assert sdk.threads.create()["thread_id"]
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -385,27 +409,3 @@ def test_hosts_of_a_deleted_deployment_stop(stack: Stack, sdk: SyncLangGraphClie
     stack.client.delete(kitchen(stack)).raise_for_status()
 
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), 30, what="its host to stop")
-
-
-def test_requests_are_refused_while_postgresql_hangs(stack: Stack, sdk: SyncLangGraphClient) -> None:
-    assert sdk.threads.create()["thread_id"]
-    (postmaster,) = stack.pids("postgres")
-    server = [psutil.Process(postmaster), *psutil.Process(postmaster).children()]
-
-    def ask(number: int) -> int:
-        path = ("/v2/deployments", "/ok?ready=1", "/d/kitchen/assistants/search")[number % 3]
-        method = "POST" if path.endswith("search") else "GET"
-        return stack.client.request(method, path, json={}, timeout=100).status_code
-
-    for process in server:
-        process.suspend()
-    try:
-        with ThreadPoolExecutor(60) as pool:
-            statuses = list(pool.map(ask, range(60)))
-    finally:
-        for process in server:
-            process.resume()
-
-    assert set(statuses) == {503}
-    wait_until(lambda: ask(1) == 200, 30)
-    assert sdk.threads.create()["thread_id"]

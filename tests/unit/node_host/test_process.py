@@ -170,9 +170,9 @@ def test_a_host_waits_for_its_debugger_before_it_loads_the_graphs(node_project: 
         port = server.getsockname()[1]
 
     def attach() -> None:
-        wait_until(lambda: is_open(port))
-        address = httpx.get(f"http://127.0.0.1:{port}/json/list").json()[0]["webSocketDebuggerUrl"]
-        with connect(address) as peer:
+        wait_until(lambda: is_open(port), 60)
+        targets = httpx.get(f"http://127.0.0.1:{port}/json/list", timeout=60).json()
+        with connect(targets[0]["webSocketDebuggerUrl"], open_timeout=60) as peer:
             attached.append(time.monotonic())
             peer.send(json.dumps({"id": 1, "method": "Runtime.runIfWaitingForDebugger"}))
             peer.recv()
