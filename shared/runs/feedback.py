@@ -144,6 +144,12 @@ def target_of(token: str) -> Target:
     return Target(UUID(owner), UUID(run), key)
 
 
+def require_run(conn: Connection, target: Target) -> None:
+    """Raise Gone if the run of a feedback URL is deleted."""
+    if not _HAS_RUN.count(conn, run_id=target.run_id, deployment_id=target.deployment_id):
+        raise Gone(RUN_DELETED)
+
+
 def put_by_token(conn: Connection, target: Target, said: Mapping[str, Any]) -> Row:
     """Store what was sent to a feedback URL. Raises Gone if the run is deleted, and Conflict as `put` does."""
     try:

@@ -225,6 +225,7 @@ def test_a_url_ends_with_its_time_and_with_its_run(
         assert conn.execute(text("SELECT count(*) FROM run_feedback")).scalar() == 0
     gone = anonymous.post(url)
     assert (gone.status_code, gone.json) == (410, {"detail": feedback.RUN_DELETED})
+    assert anonymous.get(url).status_code == 410
 
 
 def test_bad_feedback_is_refused_by_name(api: Api, anonymous: FlaskClient, run: UUID, url: str) -> None:

@@ -131,6 +131,8 @@ def show_feedback_page(token: str) -> Response:
     with limits.open_to_anyone():
         said = load_query(FeedbackText, refuse_repeated=True)
         target = _target(token)
+    with connection() as conn:
+        feedback.require_run(conn, target)
     fixed = {name: request.args[name] for name in ("score", "value") if name in said}
     hidden = "".join(
         f'<input type="hidden" name="{name}" value="{html.escape(value)}">' for name, value in fixed.items()
