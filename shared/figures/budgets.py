@@ -62,6 +62,7 @@ COST_DECIMALS = 6
 KNOWN_SECONDS = 1.0  # how long the set of budgets is cached
 KEPT_DAYS = 2
 MAX_MODEL = 200
+MOST_UNPRICED = 50  # models without a price that a deployment reports on a day: callers may choose a run's models
 
 Account = tuple[str, str]  # a kind, and the id of this account
 
@@ -143,7 +144,7 @@ class Limit:
 
 
 def amount(unit: str, number: Decimal) -> str:
-    return AMOUNTS[unit].format(f"{number:f}")
+    return AMOUNTS[unit].format(f"{number.normalize():f}")
 
 
 def _named(account: Account) -> str:
@@ -270,6 +271,7 @@ def _count(
         mosts=texts([str(one.most) for one in reported]),
         urls=texts([one.webhook for one in reported]),
         unpriced=texts(sorted({one_line(model)[:MAX_MODEL] for model in unpriced}) if costs else []),
+        most_unpriced=MOST_UNPRICED,
         unpriced_url=next((one.webhook for one in costs if one.webhook), None),
     )
     return _by_account(rows)

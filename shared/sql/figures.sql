@@ -440,6 +440,8 @@ WITH account AS (
     UNION ALL
     SELECT 'deployment', CAST(CAST(:deployment_id AS uuid) AS text), utc_date(now()), model, 0, 0
     FROM unnest(:unpriced) AS model
+    WHERE CAST(:most_unpriced AS bigint) > (SELECT count(*) FROM budget_alert
+        WHERE kind = 'deployment' AND id = CAST(CAST(:deployment_id AS uuid) AS text) AND day = utc_date(now()) AND percent = 0)
     ORDER BY 1, 2, 3, 4, 5, 6
     ON CONFLICT DO NOTHING
     RETURNING *

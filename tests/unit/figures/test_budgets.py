@@ -233,6 +233,29 @@ def test_an_alert_reports_a_limit_once_a_day_and_a_new_limit_again(deployment: D
     )
 
 
+def test_a_deployment_reports_a_bounded_number_of_models_without_a_price(
+    deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "MOST_UNPRICED", 2)
+    allow(deployment, max_cost_per_day=Decimal(1), budget_webhook=URL)
+    for model in ("a", "b", "c"):
+        spend(deployment, 1, unpriced=(model,))
+    assert rows("SELECT values ->> 'name' FROM webhook_delivery ORDER BY 1") == ["a", "b"]
+    assert rows("SELECT name FROM budget_alert ORDER BY 1") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "shown"),
+    [
+        (budgets.COST, "0.004500", "$0.0045"),
+        (budgets.COST, "100.00", "$100"),
+        (budgets.TOKENS, "100", "100 tokens"),
+    ],
+)
+def test_an_amount_has_no_zeros_at_its_end(unit: str, number: str, shown: str) -> None:
+    assert budgets.amount(unit, Decimal(number)) == shown
+
+
 def test_an_alert_names_the_limit_and_whose_it_is(deployment: DeploymentRef) -> None:
     allow(deployment, max_user_cost_per_day=Decimal("2.5"), budget_webhook=URL)
     spend(deployment, 5, "1.3", user="a:b <é>")
