@@ -132,9 +132,9 @@ export class CallTimes {
 
   /** Return the sums so far by model; null if no call has reported usage. */
   byModel() {
-    const sums = {};
+    const sums = Object.create(null); // a model may have the name of a property of all objects
     for (const [, model, usage] of this.#reported.values()) {
-      addUsage((sums[model] ??= {}), usage);
+      addUsage((sums[model] ??= Object.create(null)), usage);
     }
     return this.#reported.size ? sums : null;
   }
@@ -144,7 +144,7 @@ export class CallTimes {
     const sums = Object.create(null);
     for (const [node, model, usage] of this.#reported.values()) {
       const counted = Object.fromEntries(TOKENS.map((name) => [name, usage[name]]));
-      addUsage(((sums[node] ??= Object.create(null))[model] ??= {}), counted);
+      addUsage(((sums[node] ??= Object.create(null))[model] ??= Object.create(null)), counted);
     }
     return this.#reported.size ? sums : null;
   }
@@ -237,7 +237,7 @@ function count(value) {
 export function addUsage(sums, usage) {
   for (const [name, value] of Object.entries(usage)) {
     if (typeof value === "object" && value !== null) {
-      addUsage((sums[name] ??= {}), value);
+      addUsage((sums[name] ??= Object.create(null)), value);
     } else if (Number.isInteger(value)) {
       sums[name] = (sums[name] ?? 0) + value;
     }

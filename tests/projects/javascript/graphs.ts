@@ -194,19 +194,23 @@ const store = async (_: State, config: LangGraphRunnableConfig) => {
 export const stores = chain(store).compile();
 
 class Costly extends BaseChatModel {
+  constructor(private model_name: unknown) {
+    super({});
+  }
+
   _llmType() {
     return "costly";
   }
 
   async _generate() {
     const usage_metadata = { input_tokens: 2, output_tokens: 1, total_tokens: 3 };
-    return { generations: [{ text: "a", message: new AIMessage({ content: "a", usage_metadata }) }] };
+    return { generations: [{ text: "a", message: new AIMessage({ content: "a", usage_metadata, response_metadata: { model_name: this.model_name } }) }] };
   }
 }
 
-/** Calls a model with the callbacks of the run, and with others in their place. */
-async function spend() {
-  const model = new Costly({});
+/** Calls the model that `kept` names with the callbacks of the run, and with others in their place. */
+async function spend({ kept }: State) {
+  const model = new Costly(kept);
   await model.invoke("?");
   await model.invoke("?", { callbacks: [] });
   await model.invoke("?", { callbacks: [{ handleLLMEnd: () => {} }] });

@@ -297,6 +297,13 @@ def test_model_calls_with_callbacks_of_their_own_count(host: HostProcess) -> Non
         }
 
 
+@pytest.mark.parametrize("model", ["__proto__", "constructor"])
+def test_a_model_with_the_name_of_a_property_of_all_objects_counts(host: HostProcess, model: str) -> None:
+    for _ in range(2):
+        run = host.run("spends", {"kept": model})
+        assert run.outcome["usage"] == {model: {"input_tokens": 6, "output_tokens": 3, "total_tokens": 9}}
+
+
 def test_embeddings_may_be_a_function_of_texts(node_project: Path) -> None:
     shutil.copy(MEANING, node_project / "meaning.ts")
     index = {"dims": 3, "embed": "./meaning.ts:vectors", "fields": ["text"]}
