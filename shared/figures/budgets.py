@@ -62,7 +62,9 @@ COST_DECIMALS = 6
 KNOWN_SECONDS = 1.0  # how long the set of budgets is cached
 KEPT_DAYS = 2
 MAX_MODEL = 200
-MOST_UNPRICED = 50  # models without a price that a deployment reports on a day: callers may choose a run's models
+MOST_UNPRICED = (
+    50  # models without a price that a deployment reports on a day: callers may choose a run's models
+)
 
 Account = tuple[str, str]  # a kind, and the id of this account
 
