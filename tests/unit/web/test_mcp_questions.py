@@ -227,3 +227,15 @@ def test_a_state_of_another_call_is_refused(identity: CallIdentity, monkeypatch:
     monkeypatch.setattr("web.deployment_api.protocols.mcp.request_state.database_seconds", lambda: 4601.0)
     with pytest.raises(InvalidState):
         RequestState.unseal(sealed, identity)
+
+
+def test_a_question_whose_names_are_no_texts_is_asked() -> None:
+    review = {
+        "action_requests": [{"name": ["x"]}, {"name": {"y": 1}}],
+        "review_configs": [{"action_name": {"y": 1}, "allowed_decisions": ["approve"]}],
+    }
+    properties = params(review)["requestedSchema"]["properties"]
+    assert properties["decision"]["enum"] == ["approve", "edit", "reject"]
+    assert properties["decision_2"]["enum"] == ["approve"]
+    flat = {"properties": {"name": {"type": "string"}}, "required": [["name"], "name"]}
+    assert params({"response_schema": flat})["requestedSchema"]["required"] == ["name"]

@@ -274,7 +274,7 @@ def _object_form(schema: Any) -> ObjectForm | None:
     if not all(isinstance(one, dict) and one.get("type") in tuple(TYPES) for one in properties.values()):
         return None
     required = schema.get("required")
-    names = [name for name in required if name in properties] if isinstance(required, list) else []
+    names = [name for name in properties if name in required] if isinstance(required, list) else []
     return ObjectForm({name: _property(one) for name, one in properties.items()}, names)
 
 
@@ -294,12 +294,12 @@ def _actions(value: Any) -> list[dict[str, Any]]:
 
 def _allowed_decisions(value: Any, actions: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     configs = value.get("review_configs")
-    by_name: dict[Any, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for config in configs if isinstance(configs, list) else ():
         allowed = config.get("allowed_decisions") if isinstance(config, dict) else None
         if isinstance(allowed, list) and allowed:
-            by_name[config.get("action_name")] = [str(one) for one in allowed]
-    return [by_name.get(action.get("name"), [APPROVE, EDIT, REJECT]) for action in actions]
+            by_name[dumps(config.get("action_name"))] = [str(one) for one in allowed]
+    return [by_name.get(dumps(action.get("name")), [APPROVE, EDIT, REJECT]) for action in actions]
 
 
 def _numbered(name: str, at: int) -> str:
