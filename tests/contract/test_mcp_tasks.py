@@ -284,6 +284,24 @@ def test_a_filter_of_the_deployment_hides_tasks(users: Users, notifications: Not
     assert refusal(users.ann, "tasks/get", taskId=task.id) == (400, -32602)
 
 
+def test_handlers_get_changes_of_tasks_like_other_changes_of_threads(
+    users: Users, notifications: Notifications
+) -> None:
+    values: list[Any] = []
+    users.played.on(lambda ctx, value: values.append(value), "threads", "update")
+    task = Task(users.ann, notifications)
+    task.update()
+    task.cancel()
+    assert values == [
+        {"thread_id": UUID(task.id), "metadata": {}},
+        {
+            "thread_id": UUID(task.id),
+            "action": "interrupt",
+            "metadata": {"run_ids": None, "status": None},
+        },
+    ]
+
+
 def test_tasks_need_the_extension(api: Api, notifications: Notifications) -> None:
     set_options(api.deployment, task_required=True)
     created = answer(

@@ -82,7 +82,7 @@ def update_task(mcp: McpRequest) -> Response:
     require_extension(mcp)
     sent = mcp.call.read(TaskUpdate)
     task_id, responses = _task_id(sent), sent["inputResponses"]
-    visible = allow("threads", "update", thread_id=task_id).filter
+    visible = allow("threads", "update", thread_id=task_id, metadata={}).filter
     with connection() as conn:
         call = _visible(conn, task_id, visible)
     request = RunRequest(
@@ -140,7 +140,8 @@ def cancel_task(mcp: McpRequest) -> Response:
     """Cancel a task, whether it works or waits. A task that has ended stays as it is. Raises RpcError and Denied."""
     require_extension(mcp)
     task_id = _task_id(mcp.call.read(NamedTask))
-    visible = allow("threads", "update", thread_id=task_id, action="interrupt").filter
+    runs = {"run_ids": None, "status": None}  # the newest run is determined under the thread's lock
+    visible = allow("threads", "update", thread_id=task_id, action="interrupt", metadata=runs).filter
     stopped, next_run = [], None
     with connection() as conn:
         _visible(conn, task_id, visible)
