@@ -19,28 +19,35 @@ WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id
 -- name: tools
 -- Assistants with the names of their tools. If several assistants yield the same name, the oldest gets it. Only graphs with
 -- an input schema are tools. An assistant that is not listed can still be found by its name.
-WITH known AS (
-    SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title, v.metadata,
-        coalesce(v.description, g.description) AS description, g.schemas -> 'input_schema' AS input_schema,
+-- The schemas of a graph are read once, and joined to the assistants of the page.
+WITH served AS MATERIALIZED (
+    SELECT graph_id, description, schemas -> 'input_schema' AS input_schema, schemas -> 'output_schema' AS output_schema
+    FROM (SELECT DISTINCT graph_id FROM graph WHERE revision_id = ANY(:revision_ids)) AS named
+    CROSS JOIN LATERAL served_graph(graph_id, :revision_ids)
+    WHERE json_typeof(schemas #> '{input_schema,properties}') = 'object'
+      AND CAST(schemas #> '{input_schema,properties}' AS text) <> '{}'
+), known AS (
+    SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title, v.metadata, v.description,
         CASE jsonb_typeof(v.metadata -> 'mcp') WHEN 'object' THEN v.metadata -> 'mcp' ELSE '{}' END AS options,
-        CASE WHEN v.metadata #> '{mcp,structured}' = 'true' THEN g.schemas -> 'output_schema' END AS output_schema,
         left(regexp_replace(coalesce(nullif(v.name, ''), v.graph_id), '[^A-Za-z0-9_.-]', '_', 'g'), 128) AS plain
     FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
         AND v.version = a.version
-    CROSS JOIN LATERAL served_graph(v.graph_id, :revision_ids) AS g
-    WHERE a.deployment_id = :deployment_id AND json_typeof(g.schemas #> '{input_schema,properties}') = 'object'
-      AND CAST(g.schemas #> '{input_schema,properties}' AS text) <> '{}'
+    WHERE a.deployment_id = :deployment_id AND v.graph_id IN (SELECT graph_id FROM served)
 ), named AS (
     SELECT *, CASE WHEN row_number() OVER (PARTITION BY plain ORDER BY created_at, assistant_id) = 1 THEN plain
         ELSE left(plain, 119) || '-' || left(CAST(assistant_id AS text), 8) END AS name
     FROM known
+), page AS (
+    SELECT * FROM named
+    WHERE CASE WHEN CAST(:name AS text) IS NOT NULL THEN name = :name
+        WHEN CAST(:assistant_id AS uuid) IS NOT NULL THEN assistant_id = :assistant_id
+        ELSE options -> 'listed' IS DISTINCT FROM 'false' END
+      AND {visible}
+    ORDER BY created_at, assistant_id LIMIT :limit OFFSET :offset
 )
-SELECT assistant_id, graph_id, name, title, description, input_schema, output_schema, options FROM named
-WHERE CASE WHEN CAST(:name AS text) IS NOT NULL THEN name = :name
-    WHEN CAST(:assistant_id AS uuid) IS NOT NULL THEN assistant_id = :assistant_id
-    ELSE options -> 'listed' IS DISTINCT FROM 'false' END
-  AND {visible}
-ORDER BY created_at, assistant_id LIMIT :limit OFFSET :offset
+SELECT p.assistant_id, p.graph_id, p.name, p.title, coalesce(p.description, s.description) AS description, s.input_schema,
+    CASE WHEN p.options -> 'structured' = 'true' THEN s.output_schema END AS output_schema, p.options
+FROM page p JOIN served s ON s.graph_id = p.graph_id ORDER BY p.created_at, p.assistant_id
 
 -- name: reconfigure
 -- A default assistant that no caller has changed follows configuration and description of the last deployed revision.
