@@ -36,6 +36,7 @@ from tests.contract.mcp_threads import (
 from tests.contract.rpc import parsed
 from tests.contract.test_mcp_modern import ID, PREFIX
 from tests.support.acting import Actor
+from web.deployment_api.protocols.mcp import progress
 
 pytestmark = pytest.mark.usefixtures("taking_graphs", "encryption_key")
 
@@ -366,6 +367,24 @@ def test_a_subscription_gets_a_task_at_each_change(
     del shown["resultType"]
     assert changed == shown
     response.close()
+
+
+def test_a_notification_lacks_a_state_that_clients_cannot_take(
+    api: Api, notifications: Notifications
+) -> None:
+    task = Task(api, notifications)
+    large = {"text": "x" * progress.MAX_EVENT}
+    task.actor.finish(large, output=large)
+    response = call(api, "subscriptions/listen", notifications={"taskIds": [task.id]})
+    chunks = response.iter_encoded()
+    next(chunks)
+    chunk = next(chunks)
+    assert len(chunk) <= progress.MAX_EVENT
+    (message,) = parsed(chunk.decode())
+    (content,) = message["params"]["result"]["content"]
+    assert content["text"].endswith("Call tasks/get to get it.")
+    response.close()
+    assert orjson.loads(task.get()["result"]["content"][0]["text"]) == large
 
 
 def test_a_subscription_to_nothing_stays_open(api: Api) -> None:

@@ -17,16 +17,24 @@ from web.http import sse
 
 PROGRESS_SECONDS = 0.5  # minimum time between two progress notifications
 MAX_EVENT = 1024 * 1024  # bytes: the client of the Python SDK fails at a larger event of a stream
+TOO_LARGE = f"the result has more than {MAX_EVENT} bytes"
 
 
 def event_of(mcp: McpRequest, result: Mapping[str, Any]) -> bytes:
-    """Encode a result as an event. Leaves the state out if the event would be larger than clients take."""
-    event = json_rpc.event(mcp.result(result))
-    if len(event) <= MAX_EVENT:
-        return event
-    reason = f"The state is left out: the result has more than {MAX_EVENT} bytes. Call without a progressToken to get it."
-    event = json_rpc.event(mcp.result(results.without_state(result, reason)))
-    return event if len(event) <= MAX_EVENT else json_rpc.event(mcp.result(results.failed(reason)))
+    """Encode a result as an event."""
+    return fitted(
+        lambda shown: json_rpc.event(mcp.result(shown)),
+        result,
+        f"The state is left out: {TOO_LARGE}. Call without a progressToken to get it.",
+    )
+
+
+def fitted(encode: Callable[[Mapping[str, Any]], bytes], result: Mapping[str, Any], reason: str) -> bytes:
+    """Encode a result as an event. If clients would not take it, it has the reason instead of the state."""
+    event = encode(result)
+    if len(event) > MAX_EVENT and "content" in result:
+        event = encode(results.without_state(result, reason))
+    return event if len(event) <= MAX_EVENT else encode(results.failed(reason))
 
 
 def token_of(meta: Mapping[str, Any]) -> str | int | None:

@@ -21,7 +21,7 @@ from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, INVALID_REQUEST, RpcError
-from web.deployment_api.protocols.mcp import task_methods, tasks, thread_calls, tools
+from web.deployment_api.protocols.mcp import progress, task_methods, tasks, thread_calls, tools
 from web.deployment_api.protocols.mcp.envelope import PREFIX, McpRequest
 from web.gate.context import deployment, settings
 from web.gate.observation import take_slot
@@ -125,12 +125,19 @@ class Subscription:
                         continue
                     call = mcp_calls.get(conn, self._deployment.id, id, caller=self._caller)
                     if call is not None:
-                        yield self._notification(
-                            "tasks", task_methods.details(conn, self._deployment, self._mcp, call)
-                        )
+                        yield self._changed(task_methods.details(conn, self._deployment, self._mcp, call))
                         self._states[id] = state
         except Unavailable:
             return
+
+    def _changed(self, task: dict[str, Any]) -> bytes:
+        if "result" not in task:
+            return self._notification("tasks", task)
+        return progress.fitted(
+            lambda result: self._notification("tasks", {**task, "result": result}),
+            task["result"],
+            f"The state is left out: {progress.TOO_LARGE}. Call tasks/get to get it.",
+        )
 
     def _notification(self, name: str, params: Mapping[str, Any]) -> bytes:
         message = {
