@@ -9,6 +9,7 @@ import pytest
 from mcp.types import CallToolResult
 
 from shared.eventlog.events import Event
+from web.deployment_api.protocols import options
 from web.deployment_api.protocols.json_rpc import Call
 from web.deployment_api.protocols.mcp import progress, results
 from web.deployment_api.protocols.mcp.envelope import McpRequest
@@ -19,8 +20,8 @@ LINK = "https://files.example/a/report.pdf?x=1"
 REQUEST = McpRequest(Call("tools/call", {}, 1), True, {"name": "n", "version": "1"})
 
 
-def tool(*, takes: Any = CHAT, output: Any = None, **options: Any) -> dict[str, Any]:
-    return {"input_schema": takes, "output_schema": output, "options": options}
+def tool(*, takes: Any = CHAT, output: Any = None, **chosen: Any) -> dict[str, Any]:
+    return {"input_schema": takes, "output_schema": output, "options": chosen}
 
 
 def content_of(*blocks: Any) -> list[dict[str, Any]]:
@@ -130,3 +131,9 @@ def test_progress_names_the_node_that_ended() -> None:
     ]
     for name, data, node in rows:
         assert (data, progress.node_of(Event(1, 0, name, data))) == (data, node)
+
+
+def test_an_invalid_time_before_a_task_is_ignored() -> None:
+    for invalid in ("soon", True, -1, 1e9, None, [1]):
+        assert options.task_after(tool(task_after=invalid)) == options.TASK_AFTER_SECONDS
+    assert options.task_after(tool(task_after=0)) == 0

@@ -10,6 +10,7 @@ from shared.infra.postgres import Row
 from shared.records import BOOLEAN
 from web.schemas import fields
 
+TASK_AFTER_SECONDS = 2.0
 MAX_TASK_AFTER = 3600  # seconds
 HINTS = {
     "readOnlyHint": False,
@@ -80,3 +81,14 @@ def hints(tool: Row) -> dict[str, bool]:
 def is_structured(tool: Row) -> bool:
     """Return whether the tool lists the schema of its output, and answers with the state itself."""
     return tool["options"].get("structured") is True and isinstance(tool["output_schema"], dict)
+
+
+def task_after(tool: Row) -> float:
+    """Return the seconds that a call waits before it becomes a task. Ignores an invalid value, as `hints` does."""
+    seconds = tool["options"].get("task_after")
+    is_valid = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return seconds if is_valid and 0 <= seconds <= MAX_TASK_AFTER else TASK_AFTER_SECONDS
+
+
+def is_task_required(tool: Row) -> bool:
+    return tool["options"].get("task_required") is True

@@ -33,6 +33,7 @@ from shared.runs.creation import TransactionPart
 from shared.runs.drafts import RunRequest
 from shared.runs.signals import publish_cancels
 from shared.threads import records
+from web.deployment_api.protocols import options
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.protocols.mcp import progress, questions, results, tasks
 from web.deployment_api.protocols.mcp.envelope import TASKS_EXTENSION, McpRequest, missing_capability
@@ -47,7 +48,6 @@ from web.http.connections import LastChunk
 
 log = logging.getLogger(__name__)
 
-TASK_AFTER_SECONDS = 2.0
 DIRECT_MINUTES = 120  # a requestState, which may be issued again for the same questions, is valid for an hour
 TASK_MINUTES = 24 * 60  # tasks.WAITING
 STEPS = ("updates",)  # the stream mode from which a client learns what its call does
@@ -77,15 +77,14 @@ def terms_of(mcp: McpRequest, tool: Row | None, *, has_progress: bool) -> Terms 
 
     Without encryption keys no question can be sealed, so only tasks ask.
     """
-    options: Mapping[str, Any] = {} if tool is None else tool["options"]
     has_tasks = mcp.has_extension(TASKS_EXTENSION)
     asks = takes_forms(mcp) and encryption.is_configured()
-    if options.get("task_required") is True:
+    if tool is not None and options.is_task_required(tool):
         if not has_tasks:
             raise missing_capability(TASKS_REQUIRED)
         return Terms(asks, task_after=0)
     if has_tasks and not has_progress:
-        return Terms(asks, task_after=options.get("task_after", TASK_AFTER_SECONDS))
+        return Terms(asks, task_after=None if tool is None else options.task_after(tool))
     return Terms(asks) if asks else None
 
 
