@@ -71,10 +71,11 @@ def get_task(mcp: McpRequest) -> Response:
 
 def details(conn: Connection, serving: DeploymentRef, mcp: McpRequest, call: Row) -> dict[str, Any]:
     """Return a task with its result, its error or its open questions."""
+    asks = thread_calls.takes_forms(mcp)
+    if call["run_status"] in LIVE_RUN_STATUSES:  # most polls: the tool matters only for the result
+        return tasks.detailed(call, NO_TOOL, asks=asks, message=_node_of(call["run_id"]))
     rows = agents.tools(conn, serving, assistant_id=call["assistant_id"])
-    message = _node_of(call["run_id"]) if call["run_status"] in LIVE_RUN_STATUSES else None
-    tool = rows[0] if rows else NO_TOOL
-    return tasks.detailed(call, tool, asks=thread_calls.takes_forms(mcp), message=message)
+    return tasks.detailed(call, rows[0] if rows else NO_TOOL, asks=asks)
 
 
 def update_task(mcp: McpRequest) -> Response:
