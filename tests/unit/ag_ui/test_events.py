@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -256,6 +258,36 @@ def test_steps_of_one_name_are_numbered() -> None:
     run.begin("work", "3")
     run.end()
     assert [event["stepName"] for event in run.of("STEP_STARTED")] == ["work", "work#2", "work"]
+
+
+def test_a_step_costs_the_same_however_many_are_open() -> None:
+    run = Played()
+
+    def begin(number: int) -> int:
+        return lines_executed(lambda: run.begin("work", str(number)))
+
+    costs = [begin(number) for number in range(300)]
+    run.begin("work#301", "of another node")
+    run.begin("work", "last")
+    names = [event["stepName"] for event in run.of("STEP_STARTED")]
+    assert names[-3:] == ["work#300", "work#301", "work#302"]
+    assert costs[-1] < 2 * costs[0]
+
+
+def lines_executed(work: Callable[[], Any]) -> int:
+    count, before = 0, sys.gettrace()
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += 1
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def test_a_changed_state_is_a_delta_or_the_shorter_snapshot() -> None:

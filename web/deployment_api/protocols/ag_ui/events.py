@@ -14,6 +14,7 @@ from shared.infra.postgres import loads
 from shared.models import RunStatus
 from shared.runs.end_event import ROLLBACK
 from web.deployment_api.protocols.ag_ui import interrupts, messages, state
+from web.deployment_api.protocols.ag_ui.steps import OpenSteps
 from web.deployment_api.protocols.ag_ui.transcript import Transcript
 from web.deployment_api.protocols.conversation import MESSAGES
 
@@ -65,7 +66,7 @@ class RunEvents:
         self._attempt: int | None = None
         self._is_repeated = False  # the newest attempt has not shown its checkpoint yet
         self._is_in_steps: set[str] = set()  # namespaces that have begun: later values are new
-        self._steps: dict[str | None, dict[str, str]] = {None: {}}  # by subagent: task → name of the step
+        self._steps: dict[str | None, OpenSteps] = {None: OpenSteps()}  # by subagent
         self._subagents: dict[str, Subagent] = {}  # by task, outermost first
         self._ids: set[str] = set()  # of all subagents so far
         self._error: Mapping[str, Any] | None = None
@@ -90,7 +91,7 @@ class RunEvents:
         for subagent in self._subagents.values():
             self._announce(subagent)
         for owner, steps in self._steps.items():
-            for step in steps.values():
+            for _, step in steps.items():
                 self._emit("STEP_STARTED", owner, stepName=step)
         self._transcript.reopen()
         return self._take()
@@ -240,21 +241,15 @@ class RunEvents:
             self._begin_task(task["id"], str(task.get("name")), subagent)
 
     def _begin_task(self, id: str, name: str, owner: str | None) -> None:
-        steps = self._steps.setdefault(owner, {})
-        if id in steps:
-            return
-        step, number = name, 1
-        while step in steps.values():
-            number += 1
-            step = f"{name}#{number}"
-        steps[id] = step
-        self._emit("STEP_STARTED", owner, stepName=step)
+        step = self._steps.setdefault(owner, OpenSteps()).open(id, name)
+        if step is not None:
+            self._emit("STEP_STARTED", owner, stepName=step)
 
     def _end_task(self, task: Mapping[str, Any], owner: str | None) -> None:
         id = task["id"]
         self._transcript.close_task(id)
         self._end_subagent(id, task)
-        step = self._steps.get(owner, {}).pop(id, None)
+        step = self._steps[owner].close(id) if owner in self._steps else None
         if step is not None:
             self._emit("STEP_FINISHED", owner, stepName=step)
 
@@ -306,7 +301,7 @@ class RunEvents:
             if inner.parent == subagent.id:
                 self._transcript.close_task(inner_task)
                 self._end_subagent(inner_task, {})
-        for inner_task, step in self._steps.pop(subagent.id, {}).items():
+        for inner_task, step in self._steps.pop(subagent.id, OpenSteps()).items():
             self._transcript.close_task(inner_task)
             self._emit("STEP_FINISHED", subagent.id, stepName=step)
         del self._subagents[task]
@@ -323,9 +318,9 @@ class RunEvents:
         self._transcript.close_all()
         for task in [task for task, subagent in self._subagents.items() if subagent.parent is None]:
             self._end_subagent(task, result or {})
-        for step in self._steps[None].values():
+        for _, step in self._steps[None].items():
             self._emit("STEP_FINISHED", stepName=step)
-        self._steps[None].clear()
+        self._steps[None] = OpenSteps()
 
     def _emit(self, type: str, subagent: str | None = None, **fields: Any) -> None:
         owner = {"subagentRunId": subagent} if subagent else {}
