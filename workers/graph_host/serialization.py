@@ -27,6 +27,8 @@ from .masking import masked
 
 # Depth to which the slow path follows nested values. Deeper values become text.
 MAX_DEPTH = 100
+# Levels that the fast path leaves of the 254 that orjson writes, for documents of the service that enclose a value.
+ROOM = 16
 # Types of messages with a short form in protocol v2, and its fields.
 SHORT_TYPES = frozenset({"human", "ai", "system", "tool", "function", "remove"})
 SHORT_FIELDS = (
@@ -47,7 +49,7 @@ Shape = Callable[[Any], Any]  # converts an object that orjson does not support 
 def dumps(value: Any) -> bytes:
     """Encode any value as JSON. Does not raise for any type or content of the value."""
     try:
-        return orjson.dumps(value, default=plain)
+        return _fast(value, plain)
     except (TypeError, RecursionError):
         return orjson.dumps(_simplify(value, 0, plain))
 
@@ -55,9 +57,16 @@ def dumps(value: Any) -> bytes:
 def short_dumps(value: Any) -> bytes:
     """Encode any value as JSON for protocol v2: like `dumps`, with messages in short form."""
     try:
-        return orjson.dumps(value, default=_short)
+        return _fast(value, _short)
     except (TypeError, RecursionError):
         return orjson.dumps(_simplify(value, 0, _short))
+
+
+def _fast(value: Any, shape: Shape) -> bytes:
+    """Encode a value. Raises TypeError if it is nested so deep that no document could enclose it."""
+    for _ in range(ROOM):
+        value = [value]
+    return orjson.dumps(value, default=shape)[ROOM:-ROOM]
 
 
 def loads(data: bytes) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
+import orjson
 import pytest
 from langgraph.types import Send
 
@@ -193,6 +194,19 @@ def test_an_event_that_is_too_large_is_replaced_and_a_state_fails_the_run(host: 
 def test_a_set_is_shown_in_the_same_order_by_every_process() -> None:
     assert loads(dumps({"c", "a", "b"})) == ["a", "b", "c"]
     assert loads(dumps({(2, "x"), frozenset({3, 1}), None})) == [[1, 3], [2, "x"], None]
+
+
+def test_a_document_can_enclose_any_value_of_a_graph() -> None:
+    value: Any = "leaf"
+    for depth in range(400):
+        written = loads(dumps(value))
+        assert orjson.dumps(enclosed(written, 12))
+        assert depth > 200 or written == value
+        value = {"a": value}
+
+
+def enclosed(value: Any, levels: int) -> Any:
+    return value if levels == 0 else {"in": enclosed(value, levels - 1)}
 
 
 def test_what_is_sent_to_a_node_is_shown_in_the_clients_words() -> None:
