@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from shared.errors import TooMany
 from shared.figures import usage
 from shared.infra.arrays import texts
-from shared.infra.postgres import Row, database_time
+from shared.infra.postgres import Row
 from shared.records import COUNT_OR_NULL, TEXT_OR_NULL, JsonSchema, RecordField, one_line
 from shared.sql import Conn, statement
 
@@ -70,6 +70,7 @@ Account = tuple[str, str]  # a kind, and the id of this account
 
 _BUDGETS = statement("figures.budgets")
 _SPENT = statement("figures.spent")
+_REST_OF_DAY = statement("figures.rest_of_day")
 _SPEND = statement("figures.spend", tokens="s.tokens + excluded.tokens", cost="s.cost + excluded.cost")
 _BEGIN = statement(
     "figures.spend",
@@ -305,8 +306,9 @@ def require(conn: Conn, subject: Subject) -> None:
     reached = _reached(conn, subject)
     if reached is not None:
         limit, spent = reached
-        seconds = max((spent.resets_at - database_time()).total_seconds(), 0)
-        raise TooMany(limit.exceeded(spent), retry_after_seconds=int(seconds) + 1)
+        # On this connection: requests that wait for a second one each could exhaust the pool.
+        (rest,) = _REST_OF_DAY.rows(conn)
+        raise TooMany(limit.exceeded(spent), retry_after_seconds=int(rest["seconds"]) + 1)
 
 
 def _reached(conn: Conn, subject: Subject) -> tuple[Limit, Spent] | None:

@@ -390,6 +390,7 @@ def sqlstate(error: BaseException | None) -> str | None:
 
 
 _clock: tuple[float, float] | None = None  # the database's time, and the monotonic time of the query
+_is_reading_clock = False
 
 
 def database_time() -> datetime:
@@ -402,15 +403,22 @@ def database_time() -> datetime:
 
 
 def database_seconds() -> float:
-    """Return the database's time in seconds since 1970. Raises Unavailable as `database_time` does."""
-    global _clock
+    """Return the database's time in seconds since 1970. Raises Unavailable as `database_time` does.
+
+    One caller at a time reads the clock again; the others use the last reading meanwhile. Callers that hold all connections
+    of the pool would otherwise wait for each other's.
+    """
+    global _clock, _is_reading_clock
     read_at = time.monotonic()
-    if _clock is None or read_at - _clock[1] > CLOCK_SECONDS:
+    if _clock is None or (read_at - _clock[1] > CLOCK_SECONDS and not _is_reading_clock):
+        _is_reading_clock = True
         try:
             _clock = _read_clock(), read_at
         except Unavailable:
             if _clock is None:
                 raise
+        finally:
+            _is_reading_clock = False
     seconds, read_at = _clock
     return seconds + time.monotonic() - read_at
 

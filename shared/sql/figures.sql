@@ -416,6 +416,9 @@ SELECT a.kind, a.id, coalesce(s.tokens, 0) AS tokens, coalesce(s.cost, 0) AS cos
 FROM unnest(:kinds, :ids) AS a (kind, id)
 LEFT JOIN spent_tokens s ON s.kind = a.kind AND s.id = a.id AND s.day = utc_date(now())
 
+-- name: rest_of_day
+SELECT extract(epoch FROM CAST(utc_date(now()) + 1 AS timestamp) AT TIME ZONE 'UTC' - now()) AS seconds
+
 -- name: spend
 -- Counts tokens and cost for the accounts of a run, in the order of their keys, so that two runs cannot deadlock. Records the
 -- shares of limits that are reached and the models without a price, each once a day, with their webhooks and log lines. A

@@ -16,6 +16,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import TooMany
 from shared.figures import budgets, folding, usage
 from shared.figures.budgets import Account, Budgets, Spent, Subject
+from shared.infra import postgres
 from shared.infra.postgres import connection, driver
 from shared.runs import webhooks
 from shared.runs.drafts import RunRequest
@@ -186,6 +187,20 @@ def test_a_run_without_a_limit_costs_no_query(
     no_connection: Any = None
 
     budgets.require(no_connection, subject(deployment, "ann"))
+
+
+def test_a_refusal_needs_no_second_connection(
+    deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(deployment, max_tokens_per_day=1)
+    spend(deployment, 1)
+    with connection() as conn:
+        monkeypatch.setattr(postgres, "_clock", None)
+        monkeypatch.setattr(postgres, "_check_out", lambda _: pytest.fail("a second connection"))
+        with pytest.raises(TooMany) as refused:
+            budgets.require(conn, subject(deployment))
+        monkeypatch.undo()
+    assert 0 < (refused.value.retry_after_seconds or 0) <= 86_400
 
 
 def test_each_user_and_each_thread_has_a_budget_of_its_own(deployment: DeploymentRef) -> None:

@@ -58,3 +58,19 @@ def test_a_token_of_own_code_is_good_on_a_machine_whose_clock_differs(
     later = database_time() + timedelta(seconds=loopback.VALID_SECONDS + 1)
     monkeypatch.setattr(loopback, "database_seconds", later.astimezone(UTC).timestamp)
     assert loopback.read(token) is None
+
+
+def test_the_last_reading_counts_while_another_caller_reads_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgres, "CLOCK_SECONDS", -1.0)
+    monkeypatch.setattr(postgres, "_clock", (1_000.0, time.monotonic()))
+    meanwhile: list[float] = []
+
+    def read() -> float:
+        meanwhile.append(postgres.database_seconds())
+        return 2_000.0
+
+    monkeypatch.setattr(postgres, "_read_clock", read)
+    assert postgres.database_seconds() >= 2_000
+    assert 1_000 <= meanwhile[0] < 2_000
