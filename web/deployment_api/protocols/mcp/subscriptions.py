@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from flask import Response, request
 
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.eventlog.hub import Reader, Stopping, hub
 from shared.infra.postgres import connection, dumps
@@ -106,7 +107,8 @@ class Subscription:
         try:
             with ClientWatch(client, reader.wake) as watch:
                 while not watch.has_disconnected():
-                    yield b"".join(self._changes())
+                    yield from self._changes()
+                    yield b""  # a revoked key ends the stream here, also if there are no changes
                     reader.take(min(self._heartbeat.quiet_seconds(), POLL_SECONDS))
                     if self._heartbeat.take_due():
                         yield sse.HEARTBEAT
@@ -114,21 +116,29 @@ class Subscription:
             yield json_rpc.event(json_rpc.result(self._mcp.call.id, self._end()))
 
     def _changes(self) -> Generator[bytes]:
-        """Yield notifications about the tasks that changed since the last call. Yields none without the database."""
+        """Yield a notification for each task that changed since the last call. Yields none without the database.
+
+        A slow client holds one notification in memory at a time, and no database connection.
+        """
         if self._deployment is None:
             return
         try:
             with connection() as conn:
                 states = mcp_calls.changes(conn, self._deployment.id, self._task_ids, caller=self._caller)
-                for id, state in states.items():
-                    if self._states.get(id) == state:
-                        continue
-                    call = mcp_calls.get(conn, self._deployment.id, id, caller=self._caller)
-                    if call is not None:
-                        yield self._changed(task_methods.details(conn, self._deployment, self._mcp, call))
-                        self._states[id] = state
+            for id, state in states.items():
+                if self._states.get(id) != state and (event := self._event(self._deployment, id)):
+                    self._states[id] = state
+                    yield event
         except Unavailable:
             return
+
+    def _event(self, serving: DeploymentRef, task_id: UUID) -> bytes:
+        """Return a notification about a task, or nothing if it is deleted."""
+        with connection() as conn:
+            call = mcp_calls.get(conn, serving.id, task_id, caller=self._caller)
+            return (
+                b"" if call is None else self._changed(task_methods.details(conn, serving, self._mcp, call))
+            )
 
     def _changed(self, task: dict[str, Any]) -> bytes:
         if "result" not in task:
