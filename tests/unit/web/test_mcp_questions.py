@@ -239,3 +239,11 @@ def test_a_question_whose_names_are_no_texts_is_asked() -> None:
     assert properties["decision_2"]["enum"] == ["approve"]
     flat = {"properties": {"name": {"type": "string"}}, "required": [["name"], "name"]}
     assert params({"response_schema": flat})["requestedSchema"]["required"] == ["name"]
+
+
+def test_no_two_questions_have_the_same_key() -> None:
+    names = ("q", "q", "q.2", "q.3", "q")
+    items = [{"id": f"i{at}", "value": {"key": name}} for at, name in enumerate(names)]
+    questions = open_questions({"task": items}, {})
+    assert [question.key for question in questions] == ["q", "q.2", "q.2.2", "q.3", "q.4"]
+    assert len(requests(questions)) == len(items)

@@ -74,14 +74,18 @@ class Question:
 def open_questions(interrupts: Mapping[str, Any] | None, uses: Mapping[str, int]) -> list[Question]:
     """Return the open interrupts of a thread. `uses`: how often each name was answered in this call."""
     counted = dict(uses)
+    keys: set[str] = set()
     questions: dict[str, Question] = {}
     for item in (item for items in (interrupts or {}).values() for item in items):
         id, value = item.get("id"), item.get("value")
         if not isinstance(id, str) or id in questions:
             continue
         name = _name(value) or id
-        counted[name] = counted.get(name, 0) + 1
-        key = name if counted[name] == 1 else f"{name}.{counted[name]}"
+        key = ""
+        while not key or key in keys:  # another question may be named like a second use
+            counted[name] = counted.get(name, 0) + 1
+            key = name if counted[name] == 1 else f"{name}.{counted[name]}"
+        keys.add(key)
         questions[id] = Question(key, name, id, value, _form(item))
     return list(questions.values())
 
