@@ -250,6 +250,15 @@ def test_reasoning_has_spans_of_its_own() -> None:
     assert signed == [("m-reasoning", "s"), ("other-reasoning", "d")]
 
 
+def test_a_call_is_pending_although_the_begin_of_the_stream_is_lost() -> None:
+    run = Played()
+    run.events += run.run.lost()
+    call = {"id": "c", "name": "paint", "args": {}}
+    values = {"messages": [{"type": "ai", "id": "a", "content": "", "tool_calls": [call]}]}
+    run.values(**values)
+    assert run.end(End(RunStatus.SUCCESS, values))["outcome"]["pendingToolCallIds"] == ["c"]
+
+
 def test_steps_of_one_name_are_numbered() -> None:
     run = Played()
     run.begin("work", "1")

@@ -107,6 +107,7 @@ class RunEvents:
     def lost(self) -> list[Event]:
         """Close everything, because parts of the run's stream are lost. The end shows what is missing."""
         self._close_all()
+        self._is_in_steps.add("")  # the first step may be among them: the next values are new
         return self._take()
 
     def finished(self, end: End) -> list[Event]:
