@@ -225,6 +225,14 @@ def test_an_answer_is_not_generated_again_without_the_checkpoint(
     assert talk.post(user("1")).status_code == 409
 
 
+def test_a_system_message_at_the_end_does_not_count_as_dropped(talk: Conversation) -> None:
+    note = {"type": "system", "id": "3", "content": "noted"}
+    talk.has(human("1"), ai("2"), note)
+    said = {"id": "2", "role": "assistant", "content": "ho"}
+    row = talk.row(talk.start(user("1"), said, {"id": "3", "role": "system", "content": "noted"}))
+    assert row["input"]["messages"] == []
+
+
 def test_answers_resume_the_thread(talk: Conversation) -> None:
     talk.has(human("1"), interrupts=QUESTIONS)
     answers = [

@@ -42,6 +42,7 @@ from web.schemas.validation import checked
 
 KEY = "ag_ui"  # in the metadata and in the `configurable` of a run
 MAJOR = "1"
+TURNS = ("user", "assistant", "tool")  # roles of the messages that make up a conversation
 STATES = 100  # read at once in search of a checkpoint
 
 
@@ -207,8 +208,9 @@ class AgentInput:
 
         The client has dropped messages of the thread that follow it, or has changed its text.
         """
-        conversation = [m for m in self.body["messages"] if m["role"] in ("user", "assistant", "tool")]
-        stored = dict(zip(messages.ids_of(self.values), messages_of(self.values), strict=True))
+        conversation = [message for message in self.body["messages"] if message["role"] in TURNS]
+        known = zip(messages.ids_of(self.values), messages_of(self.values), strict=True)
+        stored = {id: message for id, message in known if messages.role_of(message) in TURNS}
         users = [message for message in conversation if message["role"] == "user"]
         if not users or any(message["id"] not in stored for message in conversation):
             return None
