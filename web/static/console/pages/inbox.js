@@ -1,7 +1,7 @@
 // The inbox: questions of graphs that wait for a person, and the form that answers them.
 
 import { control, deployment } from "../core/api.js";
-import { html, useEffect, useMemo, useRef, useState } from "../core/dom.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { countOpenQuestions } from "../core/inbox.js";
 import { useResource } from "../core/resource.js";
@@ -63,7 +63,8 @@ export default function InboxPage({ query }) {
   useEffect(() => {
     if (!chosen && !NARROW.matches && ids.length) setQuery({ question: ids[0] });
   }, [chosen, ids[0]]);
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // A later effect would take the focus from a form that a key has opened meanwhile.
     if (moveFocus.current) focusRow();
     moveFocus.current = false;
   }, [chosen]);
