@@ -30,7 +30,7 @@ async def check_it_negotiates_and_lists():
             async with connected(mode, path) as client:
                 assert client.protocol_version == version, (mode, client.protocol_version)
                 tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert set(tools) == {"talks", "asks", "books", "counts", "sleeps", "fails", "shows"}
+            assert set(tools) == {"talks", "asks", "books", "counts", "draws", "sleeps", "fails", "shows"}
             assert tools["talks"].input_schema["properties"] == {"messages": {"type": "string"}}
 
 

@@ -6,7 +6,7 @@ import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/cli
 
 const url = process.env.DEPLOYMENT_URL;
 const headers = { "x-api-key": process.env.DEPLOYMENT_KEY };
-const TOOLS = ["asks", "books", "counts", "fails", "shows", "sleeps", "talks"];
+const TOOLS = ["asks", "books", "counts", "draws", "fails", "shows", "sleeps", "talks"];
 const ERAS = [
   [undefined, "2025-11-25"],
   ["auto", "2026-07-28"],
