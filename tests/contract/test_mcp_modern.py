@@ -13,36 +13,28 @@ import tests.support.factories as make
 from shared import __version__
 from tests.contract.a2a_calls import row
 from tests.contract.conftest import Api, Notifications
+from tests.contract.mcp_calls import ID, META, PREFIX, VERSION, Headers, body_of, headers_of
 from tests.contract.rpc import BOTH, TRIP, Called
 from tests.support.acting import act
 
 pytestmark = pytest.mark.usefixtures("taking_graphs")
 
-PREFIX = "io.modelcontextprotocol/"
-VERSION = "2026-07-28"
 SUPPORTED = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
-META = {f"{PREFIX}protocolVersion": VERSION, f"{PREFIX}clientCapabilities": {}}
 SERVER = {f"{PREFIX}serverInfo": {"name": "chat", "version": __version__}}
-ID = 7
-
-Headers = dict[str, str]
-
-
-def body_of(method: str, *, meta: Any = META, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": ID, "method": method, "params": {**params, "_meta": meta}}
-
-
-def headers_of(body: Any) -> Headers:
-    """Return the headers that repeat a call."""
-    params = body["params"]
-    name = params.get("name") or params.get("taskId")
-    named = {} if name is None else {"Mcp-Name": name}
-    return {**BOTH, "MCP-Protocol-Version": VERSION, "Mcp-Method": body["method"], **named}
 
 
 def post(api: Api, method: str, *, headers: Headers | None = None, **params: Any) -> TestResponse:
     body = body_of(method, **params)
     return api.post("/mcp", body, headers={**headers_of(body), **(headers or {})})
+
+
+def called(
+    api: Api, notifications: Notifications, *, headers: Headers | None = None, **params: Any
+) -> Called:
+    """Call a tool. The test plays the runner."""
+    body = body_of("tools/call", **params)
+    sent = {**headers_of(body), **(headers or {})}
+    return Called(api, notifications, "/mcp", "tools/call", body["params"], headers=sent)
 
 
 def result(api: Api, method: str, **params: Any) -> Any:
@@ -77,8 +69,7 @@ def test_a_call_needs_no_handshake_and_names_the_server(api: Api) -> None:
 
 
 def test_a_tool_call_is_a_run_in_the_modern_form(api: Api, notifications: Notifications) -> None:
-    body = body_of("tools/call", name="agent", arguments={"messages": "hi"})
-    calling = Called(api, notifications, "/mcp", "tools/call", body["params"], headers=headers_of(body))
+    calling = called(api, notifications, name="agent", arguments={"messages": "hi"})
     act(calling.run_id, {"a": 1})
     answer = calling.result()
     assert orjson.loads(answer.pop("content")[0]["text"]) == {"a": 1}
@@ -217,15 +208,7 @@ def test_metadata_of_an_assistant_says_how_it_is_shown(api: Api, notifications: 
         "$defs": {"P": {"type": "object", "required": ["x"], "properties": {"y": {}}}},
     }
     assert "outputSchema" not in tools["other"]
-    params = body_of("tools/call", name="trip", arguments={"city": "Rome"})["params"]
-    calling = Called(
-        api,
-        notifications,
-        "/mcp",
-        "tools/call",
-        params,
-        headers=headers_of(body_of("tools/call", name="trip")),
-    )
+    calling = called(api, notifications, name="trip", arguments={"city": "Rome"})
     act(calling.run_id, {"place": {}})
     assert calling.result()["structuredContent"] == {"place": {}}
     assert (
@@ -260,24 +243,18 @@ def test_invalid_options_in_the_metadata_are_named(api: Api, subtests: pytest.Su
 def test_the_trace_of_a_caller_goes_with_the_run(api: Api, notifications: Notifications) -> None:
     parent = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
     meta = {"traceparent": parent, "tracestate": "a=b", "baggage": "user=ann", **META}
-    params = body_of("tools/call", name="agent", arguments={"messages": "hi"}, meta=meta)["params"]
-    headers = {**headers_of(body_of("tools/call", name="agent")), "traceparent": parent.replace("1", "3")}
-    calling = Called(api, notifications, "/mcp", "tools/call", params, headers=headers)
+    params = {"name": "agent", "arguments": {"messages": "hi"}}
+    calling = called(
+        api, notifications, **params, meta=meta, headers={"traceparent": parent.replace("1", "3")}
+    )
     entries = row(calling.run_id)["kwargs"]["config"]["configurable"]
     assert entries["__otel_traceparent__"] == parent
     assert (entries["__otel_tracestate__"], entries["__otel_baggage__"]) == ("a=b", "user=ann")
     act(calling.run_id, {})
     calling.result()
     for bad in ("x", 7, {"a": 1}, "é", "a" * 9000):
-        params["_meta"] = {**META, "traceparent": bad, "baggage": bad if bad != "x" else "\n"}
-        calling = Called(
-            api,
-            notifications,
-            "/mcp",
-            "tools/call",
-            params,
-            headers=headers_of(body_of("tools/call", name="agent")),
-        )
+        meta = {**META, "traceparent": bad, "baggage": bad if bad != "x" else "\n"}
+        calling = called(api, notifications, **params, meta=meta)
         entries = row(calling.run_id)["kwargs"]["config"]["configurable"]
         assert entries.keys().isdisjoint(("__otel_baggage__", "__otel_traceparent__"))
         act(calling.run_id, {})

@@ -13,7 +13,7 @@ from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.removal import expiry
 from tests.contract.conftest import Api, Notifications, Users, caller
-from tests.contract.mcp_threads import (
+from tests.contract.mcp_calls import (
     ELICITATION,
     ROME,
     TASKS,

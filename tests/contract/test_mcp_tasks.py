@@ -18,9 +18,11 @@ from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry
 from tests.contract import rpc
 from tests.contract.conftest import Api, MakeApp, Notifications, Users, caller
-from tests.contract.mcp_threads import (
-    BOTH,
+from tests.contract.mcp_calls import (
+    ALL_CAPABILITIES,
     ELICITATION,
+    ID,
+    PREFIX,
     ROME,
     TASKS,
     Calling,
@@ -34,7 +36,6 @@ from tests.contract.mcp_threads import (
     threads,
 )
 from tests.contract.rpc import parsed
-from tests.contract.test_mcp_modern import ID, PREFIX
 from tests.support.acting import Actor
 from web.deployment_api.protocols.mcp import progress
 
@@ -47,7 +48,7 @@ AGE = "UPDATE thread SET updated_at = updated_at - CAST(:age AS interval) WHERE 
 class Task:
     """A task of the tool `other`, whose run the test executes."""
 
-    def __init__(self, api: Api, notifications: Notifications, capabilities: Any = BOTH) -> None:
+    def __init__(self, api: Api, notifications: Notifications, capabilities: Any = ALL_CAPABILITIES) -> None:
         set_options(api.deployment, task_after=0)
         self.api, self.notifications, self.capabilities = api, notifications, capabilities
         self.created = answer(api, "tools/call", capabilities, name="other", arguments=ROME)
@@ -138,13 +139,13 @@ def test_a_call_that_takes_long_becomes_a_task_that_outlives_its_client(
 
 
 def test_a_call_that_ends_or_asks_soon_is_answered_at_once(api: Api, notifications: Notifications) -> None:
-    assert Calling(api, notifications, BOTH).ends({})["resultType"] == "complete"
-    asked = Calling(api, notifications, BOTH).asks({"i1": "Which?"})
+    assert Calling(api, notifications, ALL_CAPABILITIES).ends({})["resultType"] == "complete"
+    asked = Calling(api, notifications, ALL_CAPABILITIES).asks({"i1": "Which?"})
     set_options(api.deployment, task_after=0.05)
     retried = Calling(
         api,
         notifications,
-        BOTH,
+        ALL_CAPABILITIES,
         requestState=asked["requestState"],
         inputResponses={"i1": accept("this")},
     )
@@ -327,7 +328,7 @@ def test_a_question_ends_the_task_of_a_client_that_cannot_be_asked(
     api: Api, notifications: Notifications
 ) -> None:
     encryption.configure([])
-    asked = Task(api, notifications, BOTH)
+    asked = Task(api, notifications, ALL_CAPABILITIES)
     ask(asked.actor, {"i1": "Which?"})
     assert asked.get()["status"] == "input_required"
     task = Task(api, notifications, TASKS)

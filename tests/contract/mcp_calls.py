@@ -1,4 +1,4 @@
-"""MCP calls of clients that can be asked, or that resolve tasks; the tests play the runner."""
+"""Calls in the form of MCP 2026-07-28, also of clients that can be asked or that resolve tasks. The tests play the runner."""
 
 from __future__ import annotations
 
@@ -11,17 +11,35 @@ from werkzeug.test import TestResponse
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, dumps
 from shared.models import ThreadStatus
+from tests.contract import rpc
 from tests.contract.conftest import Api, Notifications
-from tests.contract.test_mcp_modern import META, PREFIX, body_of, headers_of
 from tests.support.acting import Actor
 
+PREFIX = "io.modelcontextprotocol/"
+VERSION = "2026-07-28"
+META = {f"{PREFIX}protocolVersion": VERSION, f"{PREFIX}clientCapabilities": {}}
+ID = 7
+
+Headers = dict[str, str]
 ELICITATION: dict[str, Any] = {"elicitation": {}}
 TASKS: dict[str, Any] = {"extensions": {f"{PREFIX}tasks": {}}}
-BOTH = {**ELICITATION, **TASKS}
+ALL_CAPABILITIES = {**ELICITATION, **TASKS}
 ROME = {"city": "Rome"}
 
 
-def call(api: Api, method: str, capabilities: Any = BOTH, **params: Any) -> TestResponse:
+def body_of(method: str, *, meta: Any = META, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": ID, "method": method, "params": {**params, "_meta": meta}}
+
+
+def headers_of(body: Any) -> Headers:
+    """Return the headers that repeat a call."""
+    params = body["params"]
+    name = params.get("name") or params.get("taskId")
+    named = {} if name is None else {"Mcp-Name": name}
+    return {**rpc.BOTH, "MCP-Protocol-Version": VERSION, "Mcp-Method": body["method"], **named}
+
+
+def call(api: Api, method: str, capabilities: Any = ALL_CAPABILITIES, **params: Any) -> TestResponse:
     meta = {**META, f"{PREFIX}clientCapabilities": capabilities, **params.pop("meta", {})}
     body = body_of(method, meta=meta, **params)
     return api.post("/mcp", body, headers=headers_of(body), buffered=False)
@@ -31,7 +49,7 @@ def body(response: TestResponse) -> Any:
     return orjson.loads(response.get_data().strip())
 
 
-def answer(api: Api, method: str, capabilities: Any = BOTH, **params: Any) -> Any:
+def answer(api: Api, method: str, capabilities: Any = ALL_CAPABILITIES, **params: Any) -> Any:
     """Return a result without the server's name."""
     response = call(api, method, capabilities, **params)
     assert response.status_code == 200, response.text
@@ -40,7 +58,7 @@ def answer(api: Api, method: str, capabilities: Any = BOTH, **params: Any) -> An
     return found
 
 
-def refusal(api: Api, method: str, capabilities: Any = BOTH, **params: Any) -> tuple[int, int]:
+def refusal(api: Api, method: str, capabilities: Any = ALL_CAPABILITIES, **params: Any) -> tuple[int, int]:
     response = call(api, method, capabilities, **params)
     return response.status_code, body(response)["error"]["code"]
 
