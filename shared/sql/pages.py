@@ -57,8 +57,8 @@ def _page(
     The total is exact up to MOST_COUNTED. Above, it is one more than the last row of the page if there are further pages.
     """
     rows = find(limit + 1)
-    has_more = len(rows) > limit
     last = offset + len(rows)
-    if (rows and (not has_more or last >= MOST_COUNTED)) or (not offset and not rows):
-        return rows[:limit], last
-    return rows[:limit], count(MOST_COUNTED)
+    has_more, is_beyond_the_end = len(rows) > limit, offset > 0 and not rows
+    if is_beyond_the_end or (has_more and last < MOST_COUNTED):
+        return rows[:limit], count(MOST_COUNTED)
+    return rows[:limit], last
