@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -245,16 +246,20 @@ def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
 
 
 class UsageCounter(BaseCallbackHandler):
-    """Records the usage of each model call of one run. Several threads may call it at the same time."""
+    """Sums the usage of the model calls of one run. Several threads may call it at the same time.
+
+    Only sums are kept, so that the report after each call does not take longer with each earlier call.
+    """
 
     run_inline = True  # otherwise LangChain starts a thread for each call of the handler
 
     def __init__(self, report: Callable[[int], None] = lambda _: None) -> None:
         self._report = report  # called with the sum of all tokens after each increase
         self._node_of: dict[str, str] = {}  # the node of each model call in progress
-        self._reported: dict[
-            str, tuple[str, str, Mapping[str, Any]]
-        ] = {}  # (node, model, usage) by message id
+        self._lock = Lock()  # of the next three
+        self._counted: set[str] = set()  # message ids
+        self._sums: dict[tuple[str, str], Counts] = {}  # by node and model
+        self._total = 0  # input and output tokens
         self._first_token_at: float | None = None
 
     @property
@@ -285,34 +290,42 @@ class UsageCounter(BaseCallbackHandler):
         for candidates in response.generations:
             message = getattr(candidates[0], "message", None) if candidates else None
             if isinstance(message, AIMessage) and message.usage_metadata:
-                reported = (node, model_of(message), message.usage_metadata)
-                if self._reported.setdefault(message.id or str(run_id), reported) is reported:
+                total = self._count_message(
+                    message.id or str(run_id), node, model_of(message), message.usage_metadata
+                )
+                if total is not None:
                     counted = message.usage_metadata
-                    self._report(self.total())
+                    self._report(total)
         return counted
+
+    def _count_message(self, message_id: str, node: str, model: str, counts: Mapping[str, Any]) -> int | None:
+        """Add the usage of a message. Returns the sum of all tokens; None for a message that is already counted."""
+        with self._lock:
+            if message_id in self._counted:
+                return None
+            self._counted.add(message_id)
+            _add(self._sums.setdefault((node, model), {}), counts)
+            self._total += sum(_count(counts, name) for name in ("input_tokens", "output_tokens"))
+            return self._total
 
     def first_token_ago(self) -> float | None:
         """Return the seconds since a model first streamed a token; None if none did."""
         return None if self._first_token_at is None else time.monotonic() - self._first_token_at
 
-    def total(self) -> int:
-        """Return the sum of input and output tokens so far."""
-        counts = [counts for _, _, counts in tuple(self._reported.values())]
-        return sum(_count(each, name) for each in counts for name in ("input_tokens", "output_tokens"))
-
     def by_model(self) -> dict[str, Counts] | None:
         """Return the sums so far by model; None if no call has reported usage."""
         sums: dict[str, Counts] = {}
-        for _, model, counts in tuple(self._reported.values()):
-            _add(sums.setdefault(model, {}), counts)
+        with self._lock:
+            for (_, model), counts in self._sums.items():
+                _add(sums.setdefault(model, {}), counts)
         return sums or None
 
     def by_node(self) -> dict[str, dict[str, Counts]] | None:
         """Return the sums so far by node of the graph and by model; None if no call has reported usage."""
         sums: dict[str, dict[str, Counts]] = {}
-        for node, model, counts in tuple(self._reported.values()):
-            counted = {name: counts.get(name) for name in TOKENS}
-            _add(sums.setdefault(node, {}).setdefault(model, {}), counted)
+        with self._lock:
+            for (node, model), counts in self._sums.items():
+                sums.setdefault(node, {})[model] = {name: counts[name] for name in TOKENS if name in counts}
         return sums or None
 
 

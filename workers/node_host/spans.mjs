@@ -31,7 +31,11 @@ export class CallTimes {
   #report;
   #records;
   #nodesOf = new Map(); // the node of each model call in progress
-  #reported = new Map(); // node, model and usage by message id
+  // Only sums are kept, so that the report after each call does not take longer with each earlier call.
+  #counted = new Set(); // message ids
+  /** @type {Map<string, {node: string, model: string, sums: Record<string, any>}>} */
+  #sums = new Map(); // by node and model
+  #total = 0; // input and output tokens
   #calls = new Map();
   #firstTokenAt;
   #dropped = 0;
@@ -94,10 +98,11 @@ export class CallTimes {
       if (isMessage(message) && message.usage_metadata) {
         answer = position === 0 ? message : answer;
         const key = message.id ?? runId;
-        if (!this.#reported.has(key)) {
+        if (!this.#counted.has(key)) {
+          this.#counted.add(key);
           counted = message.usage_metadata;
-          this.#reported.set(key, [node, modelOf(message), counted]);
-          this.#report(this.total());
+          this.#add(node, modelOf(message), counted);
+          this.#report(this.#total);
         }
       }
     }
@@ -124,29 +129,31 @@ export class CallTimes {
     this.#fail(runId, error);
   }
 
-  /** Return the sum of input and output tokens so far. */
-  total() {
-    const usages = [...this.#reported.values()].map(([, , usage]) => usage);
-    return usages.reduce((sum, usage) => sum + count(usage.input_tokens) + count(usage.output_tokens), 0);
+  #add(node, model, usage) {
+    const key = `${node}\0${model}`; // neither contains U+0000
+    const entry = this.#sums.get(key) ?? { node, model, sums: Object.create(null) };
+    this.#sums.set(key, entry);
+    addUsage(entry.sums, usage);
+    this.#total += count(usage.input_tokens) + count(usage.output_tokens);
   }
 
   /** Return the sums so far by model; null if no call has reported usage. */
   byModel() {
-    const sums = Object.create(null); // a model may have the name of a property of all objects
-    for (const [, model, usage] of this.#reported.values()) {
-      addUsage((sums[model] ??= Object.create(null)), usage);
+    const byModel = Object.create(null); // a model may have the name of a property of all objects
+    for (const { model, sums } of this.#sums.values()) {
+      addUsage((byModel[model] ??= Object.create(null)), sums);
     }
-    return this.#reported.size ? sums : null;
+    return this.#sums.size ? byModel : null;
   }
 
   /** Return the sums so far by node of the graph and by model; null if no call has reported usage. */
   byNode() {
-    const sums = Object.create(null);
-    for (const [node, model, usage] of this.#reported.values()) {
-      const counted = Object.fromEntries(TOKENS.map((name) => [name, usage[name]]));
-      addUsage(((sums[node] ??= Object.create(null))[model] ??= Object.create(null)), counted);
+    const byNode = Object.create(null);
+    for (const { node, model, sums } of this.#sums.values()) {
+      const counted = TOKENS.filter((name) => name in sums).map((name) => [name, sums[name]]);
+      (byNode[node] ??= Object.create(null))[model] = Object.fromEntries(counted);
     }
-    return this.#reported.size ? sums : null;
+    return this.#sums.size ? byNode : null;
   }
 
   /** Return the seconds since a model first streamed a token; null if none did. */
