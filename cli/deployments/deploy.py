@@ -49,19 +49,6 @@ def _dollars(help: str) -> Any:
     return _limit(f"{help}, in US dollars; 0: no limit.", "USD", callback=_finite)
 
 
-BUDGETS = (
-    "max_tokens_per_day",
-    "max_run_tokens",
-    "max_cost_per_day",
-    "max_run_cost",
-    "max_user_tokens_per_day",
-    "max_user_cost_per_day",
-    "max_thread_tokens_per_day",
-    "max_thread_cost_per_day",
-    "budget_webhook",
-)
-
-
 @dataclass(frozen=True)
 class Limits(OptionGroup):
     """The pool and the limits of a deployment that the command line sets. None leaves a value as it is."""
@@ -116,13 +103,10 @@ class Limits(OptionGroup):
     def body(self) -> dict[str, Any]:
         """Return the fields of a request that sets them; empty if there is nothing to set."""
         limits = {
-            "max_concurrent_runs": self.max_concurrent_runs,
-            "hosts_per_runner": self.hosts_per_runner,
-            "run_timeout_seconds": self.run_timeout,
-            "memory_mb": self.memory_mb,
-            **{name: getattr(self, name) for name in BUDGETS},
+            "run_timeout_seconds" if option == "run_timeout" else option: value
+            for option, value in vars(self).items()
+            if option != "pool" and value is not None
         }
-        limits = {name: value for name, value in limits.items() if value is not None}
         return ({"pool": self.pool} if self.pool else {}) | ({"limits": limits} if limits else {})
 
 
