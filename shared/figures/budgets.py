@@ -41,8 +41,10 @@ DAILY: Mapping[str, tuple[str | None, str]] = {
 }
 OF_EACH_RUN: Mapping[str, str] = {"max_run_tokens": TOKENS, "max_run_cost": COST}
 WEBHOOK = "budget_webhook"
-NAMES_OF_KEY = ("max_tokens_per_day", "max_run_tokens", "max_cost_per_day", "max_run_cost", WEBHOOK)
-NAMES = (*NAMES_OF_KEY[:-1], *list(DAILY)[2:], WEBHOOK)
+_OF_BOTH = ("max_tokens_per_day", "max_run_tokens", "max_cost_per_day", "max_run_cost")
+NAMES_OF_KEY = (*_OF_BOTH, WEBHOOK)
+# The names of a deployment, which also has limits of each user and thread.
+NAMES = (*_OF_BOTH, *(name for name, (kind, _) in DAILY.items() if kind is not None), WEBHOOK)
 AMOUNTS = {TOKENS: "{} tokens", COST: "${}"}
 
 
@@ -62,9 +64,8 @@ COST_DECIMALS = 6
 KNOWN_SECONDS = 1.0  # how long the set of budgets is cached
 KEPT_DAYS = 2
 MAX_MODEL = 200
-MOST_UNPRICED = (
-    50  # models without a price that a deployment reports on a day: callers may choose a run's models
-)
+# Models without a price that a deployment reports on a day. Callers may choose a run's models.
+MOST_UNPRICED = 50
 
 Account = tuple[str, str]  # a kind, and the id of this account
 
@@ -202,9 +203,11 @@ def spent_today(conn: Conn, limits: Iterable[Limit]) -> dict[Account, Spent]:
     return _by_account(_SPENT.rows(conn, **_accounts(limits)))
 
 
-def used_up(limits: Iterable[Limit], spent: Mapping[Account, Spent]) -> Limit | None:
-    """Return the first limit that is reached, so that no run may begin."""
-    return next((one for one in limits if spent[one.account].of(one.unit) >= one.most), None)
+def used_up(conn: Conn, limits: Sequence[Limit]) -> tuple[Limit, Spent] | None:
+    """Return the first limit of a day that is reached, so that no run may begin, with the use of its account."""
+    spent = spent_today(conn, limits)
+    reached = ((one, spent[one.account]) for one in limits)
+    return next(((one, used) for one, used in reached if used.of(one.unit) >= one.most), None)
 
 
 def passed(limits: Iterable[Limit], spent: Mapping[Account, Spent]) -> Limit | None:
@@ -316,11 +319,7 @@ def _reached(conn: Conn, subject: Subject) -> tuple[Limit, Spent] | None:
     if time.monotonic() - _read_at > KNOWN_SECONDS:
         _known, _read_at = Budgets.read(conn), time.monotonic()
     limits = _known.daily(subject)
-    if not limits:
-        return None
-    spent = spent_today(conn, limits)
-    limit = used_up(limits, spent)
-    return None if limit is None else (limit, spent[limit.account])
+    return used_up(conn, limits) if limits else None
 
 
 def forget() -> None:

@@ -72,9 +72,11 @@ class RunSpending:
         if not limits:
             return None
         with driver() as conn:
-            spent = budgets.spent_today(conn, limits)
-        limit = budgets.used_up(limits, spent)
-        return None if limit is None else limit.exceeded(spent[limit.account])
+            reached = budgets.used_up(conn, limits)
+        if reached is None:
+            return None
+        limit, spent = reached
+        return limit.exceeded(spent)
 
     def over(self, tokens: int, models: Models) -> str | None:
         """Return the reason why the run must stop after it has used so much in total; None if it may continue."""
