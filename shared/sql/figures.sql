@@ -197,16 +197,16 @@ WITH removed AS (
         WHERE (k.deployment_id, k.day, k.kind, k.is_rest, k.name, k.model) = (d.deployment_id, d.day, d.kind, false, d.name, '')
     ) AS is_known
     FROM detail d
-), room AS (
+), vacant AS (
     SELECT n.*, :most_names - (
         SELECT count(*) FROM daily_detail k
         WHERE (k.deployment_id, k.day, k.kind, k.is_rest, k.model) = (n.deployment_id, n.day, n.kind, false, '')
-    ) AS names
+    ) AS names  -- that may still be added
     FROM (SELECT DISTINCT deployment_id, day, kind FROM known WHERE NOT is_known) AS n
 ), ranked AS (
-    SELECT k.*, NOT k.is_known AND r.names < dense_rank() OVER (
+    SELECT k.*, NOT k.is_known AND v.names < dense_rank() OVER (
         PARTITION BY k.deployment_id, k.day, k.kind, k.is_known ORDER BY k.name) AS is_rest
-    FROM known k LEFT JOIN room r USING (deployment_id, day, kind)
+    FROM known k LEFT JOIN vacant v USING (deployment_id, day, kind)
 ), detailed AS (
     INSERT INTO daily_detail (deployment_id, day, kind, is_rest, name, model, runs, input_tokens, output_tokens,
         total_tokens)
@@ -448,7 +448,7 @@ WITH account AS (
     ORDER BY 1, 2, 3, 4, 5, 6
     ON CONFLICT DO NOTHING
     RETURNING *
-), told AS (
+), notice AS (
     SELECT a.*, l.url, CASE WHEN a.percent = 0 THEN 'budget.unpriced' ELSE 'budget.reached' END AS event,
         CASE WHEN l.unit = 'cost' THEN c.cost ELSE c.tokens END AS used, l.unit
     FROM alert a
@@ -460,13 +460,13 @@ WITH account AS (
     SELECT :deployment_id, CAST(:run_id AS uuid), 'deploy', 'WARNING', CASE WHEN percent = 0
         THEN 'The model ' || name || ' has no price in RUNYARD_MODEL_PRICES: budgets in dollars count it as 0.'
         ELSE concat(percent, ' % of ', name, ' of the ', kind, ' is used: ', trim_scale(used), ' of ', trim_scale(most)) END
-    FROM told WHERE kind IN ('deployment', 'key') ORDER BY name, percent
+    FROM notice WHERE kind IN ('deployment', 'key') ORDER BY name, percent
 ), sent AS (
     INSERT INTO webhook_delivery (delivery_id, deployment_id, url, status, run, values)
     SELECT gen_random_uuid(), CAST(:deployment_id AS uuid), coalesce(url, CAST(:unpriced_url AS text)), event, '{}',
         json_build_object('kind', kind, 'id', id, 'day', day, 'name', name, 'limit', most, 'percent', percent,
             'used', used, 'unit', unit)
-    FROM told WHERE CASE percent WHEN 0 THEN CAST(:unpriced_url AS text) ELSE url END IS NOT NULL
+    FROM notice WHERE CASE percent WHEN 0 THEN CAST(:unpriced_url AS text) ELSE url END IS NOT NULL
 )
 SELECT kind, id, tokens, cost, CAST(day + 1 AS timestamp) AT TIME ZONE 'UTC' AS resets_at FROM counted
 
