@@ -20,7 +20,7 @@ from cli.output import Column, Output, table
 
 DIMENSIONS = ("day", "key", "deployment", "source", "model", "user", "node")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet executes text that begins so
-DETAILS = ("user", "node")  # an answer names those with the most tokens
+DETAILS = ("user", "node")  # an answer has rows of those with the most tokens, and one of the others
 COUNTS = ("runs", "input_tokens", "output_tokens", "total_tokens")
 HEADS = {"runs": "runs", "input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
 
@@ -72,9 +72,8 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
     numbers = [Column(head, partial(_count, name), no_wrap=True) for name, head in HEADS.items()]
     numbers.append(Column("cost", _cost, no_wrap=True))
     result = table(rows, [*groups, *numbers])
-    if len(rows) > 1 and not {"model", "node"} & set(
-        by
-    ):  # a run counts in the row of each model and node that it called
+    # A run counts in the row of each model and node that it called, so their rows have no sum.
+    if len(rows) > 1 and not {"model", "node"} & set(by):
         costs = [row["cost"] for row in rows if row["cost"] is not None]
         sums = {name: sum(row[name] for row in rows) for name in COUNTS}
         total = {**sums, "cost": sum(costs) if costs else None}

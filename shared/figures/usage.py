@@ -37,8 +37,8 @@ MAX_NAME, DIGEST_LENGTH = 200, 16  # of users, nodes and models
 STUDIO_USER = "StudioUser"  # `kind` in the document of the user of the platform's tools
 MOST_TOKENS = 10**12
 MOST_COST = Decimal(10**15)  # of a run
-
 MOST_NAMES = 1_000  # users or nodes in an answer; the others are one row
+
 _USAGE = statement("figures.usage")
 _DETAIL = statement("figures.detail")
 
@@ -198,10 +198,8 @@ def _cost_of_model(model: str, counts: Any) -> Decimal | None:
         return None
     used = (_number(counts.get("input_tokens")), _number(counts.get("output_tokens")))
     with localcontext(prec=EXACT_DIGITS):
-        return (
-            sum((Decimal(tokens) * price for tokens, price in zip(used, prices, strict=True)), Decimal(0))
-            / A_MILLION
-        )
+        costs = (Decimal(tokens) * price for tokens, price in zip(used, prices, strict=True))
+        return sum(costs, Decimal(0)) / A_MILLION
 
 
 def _number(value: Any) -> float:

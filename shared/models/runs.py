@@ -154,9 +154,8 @@ RUN = Table(
     column("temporary", Boolean, server_default="false"),
     column("pool", Text),
     column("key_id", Text, server_default=""),  # the API key of its creator, or empty
-    column(
-        "user_name", Text, nullable=True
-    ),  # the user of the deployment's own auth: see shared/figures/usage.py
+    # the user of the deployment's own auth: see shared/figures/usage.py
+    column("user_name", Text, nullable=True),
     # number of ancestor runs, each of which created the next: see shared/runs/nesting.py
     column("depth", BigInteger, server_default="0"),
     column("error", JSON(none_as_null=True), nullable=True),

@@ -23,9 +23,8 @@ OFF = ("false", "no_content", "event_only", "")
 MAX_TEXT = 4_096  # characters of one text
 MAX_ATTRIBUTE = 16_384  # bytes of JSON
 MAX_ATTEMPT = 4 << 20  # bytes of all content of an attempt
-SEARCHED = (
-    16_384  # characters of a text in which secrets are searched; more than are shown, since masks are shorter
-)
+# Characters of a text in which secrets are searched. Masks are shorter than secrets, so more than MAX_TEXT.
+SEARCHED = 16_384
 ROLES = {"human": "user", "ai": "assistant"}  # other types are roles of the same name
 
 log = logging.getLogger("runyard")

@@ -206,9 +206,11 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     """
     timestamp = str(int(now.timestamp()))
     configured, variables = _configured(delivery)
-    context = trace_context.of_kwargs(delivery.run["kwargs"]) if delivery.run_id else None
-    if delivery.run_id is not None and context is not None and tracing.tracer() is not None:
-        context = trace_context.of_run(delivery.run_id, context)
+    context = None
+    if delivery.run_id is not None:
+        context = trace_context.of_kwargs(delivery.run["kwargs"])
+        if context is not None and tracing.tracer() is not None:
+            context = trace_context.of_run(delivery.run_id, context)
     sent = {
         **{name: _filled(name, value, variables) for name, value in configured.items()},
         "Content-Type": "application/json",
