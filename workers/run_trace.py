@@ -58,16 +58,18 @@ def _of_run(run: Claimed) -> dict[str, Any]:
         "runyard__deployment_id": str(run.deployment_id),
         "runyard__revision_id": str(run.revision_id),
         "runyard__graph_id": run.graph_id,
-        **_of_call(run),
+        **_shared_attributes(run),
     }
 
 
-def _of_call(run: Claimed) -> dict[str, Any]:
+def _shared_attributes(run: Claimed) -> dict[str, Any]:
     """Return the attributes that the spans of a run and of its calls have."""
-    return {
-        "gen_ai__conversation__id": None if run.temporary else str(run.thread_id),
-        "runyard__replay": True if run.kwargs.get("replay") else None,
-    }
+    attributes: dict[str, Any] = {}
+    if not run.temporary:
+        attributes["gen_ai.conversation.id"] = str(run.thread_id)
+    if run.kwargs.get("replay"):
+        attributes["runyard.replay"] = True
+    return attributes
 
 
 def _context_of(run: Claimed) -> Context:
@@ -107,7 +109,7 @@ class RunTrace:
         context = _context_of(run)
         if run.attempt == 1:
             tracer.start("wait", parent=context, at_ns=_created_ns(run)).end()
-        self._of_call = {name.replace("__", "."): value for name, value in _of_call(run).items() if value}
+        self._shared_attributes = _shared_attributes(run)
         self._span = tracer.start(
             f"attempt {run.attempt}",
             parent=context,
@@ -145,7 +147,7 @@ class RunTrace:
         self._node_count += 1
         above = self._nodes.get(str(frame.get("within")))
         parent = self.context if above is None else above.context
-        self._nodes[id] = _OpenNode(str(frame["name"])[:MAX_NAME], self._within(id), parent, at_ns)
+        self._nodes[id] = _OpenNode(str(frame["name"])[:MAX_NAME], self._derived(id), parent, at_ns)
 
     def call(self, body: bytes) -> None:
         """Write the span of a model or tool call that has ended in a graph host."""
@@ -162,10 +164,10 @@ class RunTrace:
             call_spans.name_of(record),
             kind="internal" if is_tool else "client",
             parent=self._parent(record.get("within")),
-            context=self._within(str(record["id"])),
+            context=self._derived(str(record["id"])),
             from_ns=_nanoseconds(record["from"]),
             until_ns=_nanoseconds(record["until"]),
-            attributes={**self._of_call, **call_spans.attributes_of(record)},
+            attributes={**self._shared_attributes, **call_spans.attributes_of(record)},
             error=call_spans.failure_of(record),
         )
 
@@ -180,8 +182,8 @@ class RunTrace:
             error=None if error is None else str(error),
         )
 
-    def _within(self, id: str) -> Context:
-        """Return the context of a node or call of this attempt."""
+    def _derived(self, id: str) -> Context:
+        """Return the context of a node or call of this attempt, whose span id derives from the id in the host."""
         attempt = self.context
         digest = hashlib.blake2b(id.encode(), digest_size=8, key=self._key).digest()
         return Context(attempt.trace_id, int.from_bytes(digest) or 1, attempt.flags, attempt.state)
@@ -193,7 +195,7 @@ class RunTrace:
         node = self._nodes.get(str(within))
         if node is not None:
             return node.context
-        return self.context if self._dropped_nodes else self._within(str(within))
+        return self.context if self._dropped_nodes else self._derived(str(within))
 
     def failed(self, why: str) -> None:
         """Mark the attempt as failed, with the reason. Without a call the attempt counts as successful."""
