@@ -246,9 +246,9 @@ def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
 
 
 class UsageCounter(BaseCallbackHandler):
-    """Sums the usage of the model calls of one run. Several threads may call it at the same time.
+    """The part of a run's callback handler (`spans.py`) that sums the usage of model calls.
 
-    Only sums are kept, so that the report after each call does not take longer with each earlier call.
+    Several threads may call it at the same time. Only sums are kept, so that the report after each call does not take longer with each earlier call.
     """
 
     run_inline = True  # otherwise LangChain starts a thread for each call of the handler
@@ -262,26 +262,17 @@ class UsageCounter(BaseCallbackHandler):
         self._total = 0  # input and output tokens
         self._first_token_at: float | None = None
 
-    @property
-    def ignore_chain(self) -> bool:
-        return True
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: object, **details: Any) -> None:
+    def _begin_usage(self, run_id: object, details: Mapping[str, Any]) -> None:
+        """Record the node of a model call that begins."""
         ns = str((details.get("metadata") or {}).get("langgraph_checkpoint_ns") or "")
         self._node_of[str(run_id)] = text_of(ns.partition("|")[0].partition(":")[0]).replace("\0", "")
 
-    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: object, **details: Any) -> None:
-        self.on_chat_model_start(serialized, prompts, run_id=run_id, **details)
-
-    def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
+    def _drop_usage(self, run_id: object) -> None:
         self._node_of.pop(str(run_id), None)
 
     def on_llm_new_token(self, token: object, **_: Any) -> None:
         if self._first_token_at is None:
             self._first_token_at = time.monotonic()
-
-    def on_llm_end(self, response: LLMResult, *, run_id: object, **_: Any) -> None:
-        self._count_usage(response, run_id)
 
     def _count_usage(self, response: LLMResult, run_id: object) -> Mapping[str, Any] | None:
         """Count the usage of a finished call, and return it. A message repeated from a cache counts once."""

@@ -63,7 +63,7 @@ class CallTimes(UsageCounter):
     def _begin_model(
         self, operation: str, serialized: Any, prompts: Any, run_id: object, details: Mapping[str, Any]
     ) -> None:
-        super().on_chat_model_start(serialized, prompts, run_id=run_id, **details)
+        self._begin_usage(run_id, details)
         self._begin("model", serialized, run_id, details)
         if self._records is not None:
             self._records.begin_model(operation, serialized, prompts, run_id, details)
@@ -80,7 +80,7 @@ class CallTimes(UsageCounter):
             self._records.end_model(run_id, response, usage)
 
     def on_llm_error(self, error: BaseException, *, run_id: object, **_: Any) -> None:
-        super().on_llm_error(error, run_id=run_id)
+        self._drop_usage(run_id)
         self._end(run_id, error=error)
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: object, **details: Any) -> None:
