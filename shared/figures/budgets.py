@@ -26,7 +26,7 @@ from shared.figures import usage
 from shared.infra.arrays import texts
 from shared.infra.postgres import Row
 from shared.records import COUNT_OR_NULL, TEXT_OR_NULL, JsonSchema, RecordField, one_line
-from shared.sql import Conn, statement
+from shared.sql import Conn, Statement, statement
 
 DEPLOYMENT, KEY, USER, THREAD = "deployment", "key", "user", "thread"
 TOKENS, COST = "tokens", "cost"
@@ -251,7 +251,7 @@ def begin(conn: Conn, account: Account, deployment_id: UUID | None = None) -> No
 
 
 def _count(
-    counting: Any,
+    counting: Statement,
     conn: Conn,
     limits: Sequence[Limit],
     tokens: int,
