@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
 
 from tests.support.hosts import HostProcess, Run
+from workers.graph_host.spans import CallTimes
 
 SMALL = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
 
@@ -35,6 +41,24 @@ def test_each_message_counts_once_in_subgraphs_and_threads_too(host: HostProcess
             "unknown": {"input_tokens": 5, "output_tokens": 6, "total_tokens": 11},
         },
     }
+
+
+def test_a_model_that_two_nodes_call_has_one_sum_by_model_and_one_for_each_node() -> None:
+    reports: list[tuple[int, Any]] = []
+    calls = CallTimes(None, lambda total: reports.append((total, calls.by_model())))
+    for node in ("plan", "act", "plan"):
+        run_id = uuid4()
+        calls.on_chat_model_start(
+            {}, [], run_id=run_id, metadata={"langgraph_checkpoint_ns": f"{node}:1|x:2"}
+        )
+        message = AIMessage("a", usage_metadata=SMALL, response_metadata={"model": "small"})
+        calls.on_llm_end(LLMResult(generations=[[ChatGeneration(message=message)]]), run_id=run_id)
+
+    def times(number: int) -> dict[str, Any]:
+        return {"small": {name: number * count for name, count in SMALL.items()}}
+
+    assert reports == [(3, times(1)), (6, times(2)), (9, times(3))]
+    assert calls.by_node() == {"plan": times(2), "act": times(1)}
 
 
 def test_a_run_whose_models_report_nothing_has_no_usage(host: HostProcess) -> None:
