@@ -13,7 +13,7 @@ const { legendOf } = await import("../../../web/static/console/parts/chart.js");
 const { difference } = await import("../../../web/static/console/parts/diff.js");
 const { changedKeys, followers } = await import("../../../web/static/console/parts/edit_state.js");
 const { preview } = await import("../../../web/static/console/parts/event_log.js");
-const { feedbackOf, filterOf, since } = await import("../../../web/static/console/parts/filters.js");
+const { feedbackOf, feedbackText, filterOf, since } = await import("../../../web/static/console/parts/filters.js");
 const { isMessages, textOf } = await import("../../../web/static/console/parts/message.js");
 const { queueInWords, reasonOf, tookOf, waitsInWords } = await import("../../../web/static/console/parts/runs.js");
 const { changeInWords, differenceInWords, figureInWords, outcomesInWords, verdictInWords } = await import("../../../web/static/console/parts/replays.js");
@@ -251,6 +251,8 @@ suite("parts", () => {
       { key: "thumbs" }, { key: "thumbs", below: 0.5 }, { key: "a<b", at_least: -2 }, { key: "x>1" },
     ]);
     assert.equal(feedbackOf("  "), undefined);
+    const texts = ["thumbs", "thumbs<0.5", "a<b>=-2"];
+    assert.deepEqual(texts.map((text) => feedbackText(/** @type {any} */ (feedbackOf(text)))), texts);
   });
 
   test("a period begins so long ago", () => {

@@ -3,6 +3,7 @@
 import { html } from "../core/dom.js";
 import { assistantName, moment, plain, short, text } from "../core/format.js";
 import { useAssistants } from "../core/names.js";
+import { feedbackText } from "./filters.js";
 
 const MOST_CHARACTERS = 80;
 
@@ -23,7 +24,7 @@ function inWords(key, value, assistants) {
   if (key === "key_id") return `key ${text(value, MOST_CHARACTERS)}`;
   if (key === "run_ids") return `${value.length} chosen ${value.length === 1 ? "run" : "runs"}`;
   if (key === "since" || key === "until") return `${key} ${moment(value)}`;
-  if (key === "feedback") return `feedback ${text(value.key, MOST_CHARACTERS)}${value.below == null ? "" : `<${value.below}`}${value.at_least == null ? "" : `>=${value.at_least}`}`;
+  if (key === "feedback") return `feedback ${feedbackText({ ...value, key: text(value.key, MOST_CHARACTERS) })}`;
   if (key === "metadata") return Object.entries(value).map(([entry, is]) => `${text(entry, MOST_CHARACTERS)}=${text(is, MOST_CHARACTERS)}`).join(", ");
   return `${key} ${text(value, MOST_CHARACTERS)}`;
 }

@@ -58,6 +58,14 @@ export function feedbackOf(text) {
   return { key, [sign === "<" ? "below" : "at_least"]: Number(number) };
 }
 
+/**
+ * A filter of runs by feedback as the text that `feedbackOf` reads.
+ * @param {Record<string, any>} filter
+ */
+export function feedbackText({ key, below, at_least }) {
+  return key + (below == null ? "" : `<${below}`) + (at_least == null ? "" : `>=${at_least}`);
+}
+
 /** @param {string} text */
 function jsonObject(text) {
   let value;

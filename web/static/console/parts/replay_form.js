@@ -5,7 +5,7 @@ import { html } from "../core/dom.js";
 import { assistantName } from "../core/format.js";
 import { useAssistants } from "../core/names.js";
 import { navigate } from "../core/router.js";
-import { PERIODS, feedbackOf, filterOf, since } from "./filters.js";
+import { PERIODS, feedbackOf, feedbackText, filterOf, since } from "./filters.js";
 import { FormDialog, useForm } from "./form_dialog.js";
 import { RevisionChoice, useDeployedRevisions } from "./revision_choice.js";
 import { Check, Field, TextField, notify } from "./index.js";
@@ -79,7 +79,7 @@ function initial(before) {
     assistant: where.assistant_id ?? "",
     since: "",
     metadata: where.metadata ? JSON.stringify(where.metadata) : "",
-    feedback: feedbackText(where.feedback),
+    feedback: where.feedback ? feedbackText(where.feedback) : "",
     sample: String(before?.sample ?? 100),
     seed: String(before?.seed ?? ""),
     tools: before?.tools ?? "recorded",
@@ -93,9 +93,6 @@ function initial(before) {
     fail_on: before?.fail_on ?? "",
   };
 }
-
-/** A filter by feedback as typed. @param {Record<string, any> | undefined} filter */
-const feedbackText = (filter) => (filter ? filter.key + (filter.below == null ? "" : `<${filter.below}`) + (filter.at_least == null ? "" : `>=${filter.at_least}`) : "");
 
 /** The filters of an earlier replay that the form has no fields for. @param {Record<string, any>} before */
 function unshown({ where: { since: from, until, graph_id, key_id, run_ids } }) {
