@@ -26,6 +26,7 @@ from shared.protocol.events import ProtocolEvent, synthesized
 from shared.runs import end_event
 from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
 from shared.sql import statement
+from shared.threads import records
 
 REFUSED = "UnknownInterruptError"  # the error of a strict resume that matches no open interrupt
 
@@ -101,7 +102,7 @@ def requested(row: Any) -> list[ProtocolEvent]:
 
 def open_interrupts(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the value of each open interrupt by its id. `stored` is the thread's column, which is grouped by task."""
-    return {one["id"]: one["value"] for of_task in (stored or {}).values() for one in of_task}
+    return {one["id"]: one["value"] for one in records.interrupt_list(stored)}
 
 
 def _head(end: Event) -> Mapping[str, Any]:

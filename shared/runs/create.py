@@ -215,9 +215,8 @@ def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, requ
     """
     if request.if_thread_status is None:
         return
-    status = ThreadStatus.IDLE
-    if records.lock(conn, deployment_id, thread_id):
-        status = records.get(conn, deployment_id, thread_id)["status"]
+    thread = records.locked(conn, deployment_id, thread_id)
+    status = ThreadStatus.IDLE if thread is None else thread["status"]
     if status not in request.if_thread_status:
         allowed = " or ".join(request.if_thread_status)
         raise Conflict(f"Thread {thread_id} is {status}, not {allowed} (if_thread_status).")

@@ -4,6 +4,9 @@
 -- name: get
 SELECT {columns} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 
+-- name: locked
+SELECT {columns} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id FOR NO KEY UPDATE
+
 -- name: titles
 SELECT thread_id, thread_title(metadata, values) AS title FROM thread
 WHERE deployment_id = :deployment_id AND thread_id = ANY(CAST(:thread_ids AS uuid[]))

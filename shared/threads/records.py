@@ -113,6 +113,7 @@ def already_exists(thread_id: UUID) -> Conflict:
 _RECORD = ", ".join(f'"{name}"' for name in RECORD.columns)
 _CREATE = statement("create.thread", columns=_RECORD)
 _GET = statement("threads.get", columns=_RECORD)
+_LOCKED = statement("threads.locked", columns=_RECORD)
 _TITLES = statement("threads.titles")
 _SETTLE = statement("threads.settle")
 _RESTORE_METADATA = statement("threads.restore_metadata")
@@ -167,6 +168,16 @@ def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     is_thread = (THREAD.c.deployment_id == deployment_id) & (THREAD.c.thread_id == thread_id)
     locked = select(THREAD.c.thread_id).where(is_thread).with_for_update(key_share=True)
     return conn.execute(locked).one_or_none() is not None
+
+
+def locked(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Row | None:
+    """Lock the thread as `lock` does, and return its row. Returns None if it does not exist."""
+    return _LOCKED.row(conn, deployment_id=deployment_id, thread_id=thread_id)
+
+
+def interrupt_list(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the open interrupts of a thread. `stored` is the thread's column, which is grouped by task."""
+    return [interrupt for of_task in (stored or {}).values() for interrupt in of_task]
 
 
 def update(

@@ -243,7 +243,7 @@ def output_of_thread(thread: Mapping[Any, Any]) -> Any:
     """Return a thread's values, with the interrupts that wait for an answer as `__interrupt__`."""
     values = {} if thread["values"] is None else thread["values"]
     open_interrupts = [
-        {**item, "response_schema": None} for items in (thread["interrupts"] or {}).values() for item in items
+        {**item, "response_schema": None} for item in records.interrupt_list(thread["interrupts"])
     ]
     if not open_interrupts:
         return values

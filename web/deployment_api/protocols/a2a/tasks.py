@@ -13,6 +13,7 @@ from shared.infra.postgres import Row, dumps, loads
 from shared.models import RunStatus
 from shared.runs import a2a_tasks, end_event
 from shared.runs.a2a_tasks import COMPLETED, FAILED, INPUT_REQUIRED
+from shared.threads import records
 from web.deployment_api.protocols.a2a import parts as message_parts
 from web.deployment_api.protocols.a2a.parts import InvalidResponse, Part
 from web.deployment_api.protocols.a2a.shapes import AGENT, CONTEXT, USER, Artifact, Message, Task
@@ -71,7 +72,7 @@ def of_row(row: Row, view: View = WHOLE) -> Task:
     """Return a task from its row, which includes the values and interrupts of the thread."""
     listed = messages_of(row["values"])
     conversation = _Conversation(row, listed)
-    interrupts = [item for items in (row["interrupts"] or {}).values() for item in items]
+    interrupts = records.interrupt_list(row["interrupts"])
     state, invalid, artifacts = row["state"], "", list[Artifact]()
     try:
         artifacts = _artifacts(row, conversation, interrupts, view)

@@ -14,7 +14,7 @@ from shared.models import RunStatus
 from shared.runs import end_event, read
 from shared.runs.end_event import FAILED, ROLLBACK
 from shared.threads import records
-from web.deployment_api.protocols.ag_ui import events, interrupts
+from web.deployment_api.protocols.ag_ui import events
 from web.deployment_api.protocols.ag_ui.events import End, RunEvents
 from web.deployment_api.protocols.conversation import MESSAGES
 from web.deployment_api.runs.follower import RunFollower
@@ -121,5 +121,5 @@ def end_of_row(follower: RunFollower, last: Event | None = None) -> End:
             return End(ROLLBACK, thread["values"])
         row = read.get(conn, follower.deployment_id, follower.run_id)
     status, error = row["status"], row["error"] if row["status"] in FAILED else None
-    waiting = interrupts.open_of(thread["interrupts"]) if status == RunStatus.SUCCESS else []
+    waiting = records.interrupt_list(thread["interrupts"]) if status == RunStatus.SUCCESS else []
     return End(status, thread["values"], waiting, error)

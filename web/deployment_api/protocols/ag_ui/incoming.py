@@ -157,7 +157,7 @@ class AgentInput:
         """
         agent = agents.agent(conn, deployment, self.assistant)
         assert request.thread_id is not None
-        thread = _locked_thread(conn, deployment.id, request.thread_id)
+        thread = records.locked(conn, deployment.id, request.thread_id)
         self.values = thread["values"] if thread else None
         schema = agents.input_of_thread(conn, deployment, request.thread_id, agent)
         waiting = waiting_of(thread)
@@ -240,18 +240,11 @@ class AgentInput:
         return {**changed, **told, **conversation}
 
 
-def _locked_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Row | None:
-    """Lock a thread and return it, None if it is missing. No other request changes what the run continues."""
-    if not records.lock(conn, deployment_id, thread_id):
-        return None
-    return records.get(conn, deployment_id, thread_id)
-
-
 def waiting_of(thread: Row | None) -> list[Json]:
     """Return the interrupts that wait for answers on a thread."""
     if thread is None or thread["status"] != ThreadStatus.INTERRUPTED:
         return []
-    return interrupts.open_of(thread["interrupts"])
+    return records.interrupt_list(thread["interrupts"])
 
 
 def checkpoint_before(thread_id: UUID, message_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from web.deployment_api.protocols.ag_ui.messages import json_text
@@ -39,11 +39,6 @@ def shown(interrupt: Mapping[str, Any]) -> dict[str, Any]:
 def custom_event(interrupt: Mapping[str, Any]) -> dict[str, Any]:
     """Return the event that hooks of CopilotKit before AG-UI 1.0 read. Its value is a text."""
     return {"type": "CUSTOM", "name": "on_interrupt", "value": json_text(interrupt.get("value"))}
-
-
-def open_of(interrupts: Mapping[str, Sequence[Mapping[str, Any]]] | None) -> list[dict[str, Any]]:
-    """Return the open interrupts of a thread's row, which holds them by task."""
-    return [dict(item) for items in (interrupts or {}).values() for item in items]
 
 
 def answers(entries: Iterable[Mapping[str, Any]], waiting: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

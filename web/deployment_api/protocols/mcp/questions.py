@@ -15,6 +15,7 @@ import orjson
 
 from shared.errors import Refused
 from shared.infra.postgres import dumps
+from shared.threads import records
 
 MAX_MESSAGE = 4000  # characters
 ACCEPT, DECLINE, CANCEL = "accept", "decline", "cancel"
@@ -76,7 +77,7 @@ def open_questions(interrupts: Mapping[str, Any] | None, uses: Mapping[str, int]
     counted = dict(uses)
     keys: set[str] = set()
     questions: dict[str, Question] = {}
-    for item in (item for items in (interrupts or {}).values() for item in items):
+    for item in records.interrupt_list(interrupts):
         id, value = item.get("id"), item.get("value")
         if not isinstance(id, str) or id in questions:
             continue
