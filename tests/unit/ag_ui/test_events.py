@@ -24,7 +24,6 @@ QUESTION = {
     "id": "q",
     "value": {"question": "May I?", "tool_call_id": "c", "expires_at": "2027-01-01T00:00:00Z"},
 }
-DONE = End(RunStatus.SUCCESS)
 
 
 class Played:
@@ -32,6 +31,7 @@ class Played:
 
     def __init__(self, values: Any = None, *, old: bool = False, subgraphs: bool = True) -> None:
         self.run = RunEvents(RunName("t", "r", is_old=old), values, subgraphs=subgraphs)
+        self.newest = values
         self.events = self.run.started()
         self.add("metadata", {"run_id": "x", "attempt": 1})
 
@@ -41,6 +41,7 @@ class Played:
         return added
 
     def values(self, **values: Any) -> list[Shown]:
+        self.newest = values
         return self.add("values", values)
 
     def begin(self, name: str, id: str, *within: str) -> list[Shown]:
@@ -65,8 +66,9 @@ class Played:
         namespace = "|".join((*within, f"node:{task}"))
         return self.add("|".join(("messages", *within)), [message, {"langgraph_checkpoint_ns": namespace}])
 
-    def end(self, end: End = DONE) -> Shown:
-        self.events += self.run.finished(end)
+    def end(self, end: End | None = None) -> Shown:
+        """End the run, successfully and with its newest values unless `end` has others."""
+        self.events += self.run.finished(end or End(RunStatus.SUCCESS, self.newest))
         check(self.events)
         return self.events[-1]
 
@@ -386,7 +388,7 @@ def test_another_attempt_begins_at_the_checkpoint() -> None:
 
 def test_everything_is_closed_at_each_end() -> None:
     ends: list[tuple[End, dict[str, Any]]] = [
-        (DONE, {"outcome": {"type": "success", "pendingToolCallIds": ["c"]}}),
+        (End(RunStatus.SUCCESS, None), {"outcome": {"type": "success", "pendingToolCallIds": ["c"]}}),
         (End(RunStatus.INTERRUPTED, {}), {"outcome": {"type": "cancelled"}}),
         (End(ROLLBACK, {}), {"outcome": {"type": "cancelled"}}),
         (End(RunStatus.ERROR, {}, error={"error": "ValueError", "message": "boom"}), {"message": "ValueError: boom", "code": "ValueError"}),
@@ -414,7 +416,7 @@ def test_a_stopped_stream_ends_with_an_error() -> None:
 def test_the_error_of_the_stream_is_that_of_a_failed_run_without_one() -> None:
     run = Played()
     run.add("error", {"error": "KeyError", "message": "x"})
-    assert run.end(End(RunStatus.ERROR))["message"] == "KeyError: x"
+    assert run.end(End(RunStatus.ERROR, None))["message"] == "KeyError: x"
 
 
 def test_old_clients_get_no_newer_outcome() -> None:

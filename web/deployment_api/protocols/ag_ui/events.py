@@ -23,7 +23,6 @@ Event = dict[str, Any]
 PROTOCOL_VERSION = "1.0"
 # Stream modes of a run whose events `RunEvents` reads.
 STREAM_MODES = ("messages-tuple", "values", "tasks", "custom")
-UNKNOWN: Any = object()  # values that the end of a run does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class End:
     """The end of a run: its status, the thread's values, the open interrupts, and the error of a failed run."""
 
     status: str
-    values: Any = UNKNOWN
+    values: Any
     interrupts: Sequence[Mapping[str, Any]] = ()
     error: Mapping[str, Any] | None = None
 
@@ -112,8 +111,7 @@ class RunEvents:
 
     def finished(self, end: End) -> list[Event]:
         """Return the last events of a run, of which the last one is terminal."""
-        if end.values is not UNKNOWN:
-            self._values = end.values
+        self._values = end.values
         if end.status == RunStatus.SUCCESS:
             self._transcript.reconcile(self._values, None)
         self._close_all({"interrupts": end.interrupts})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from itertools import takewhile
-from typing import Any
+from itertools import chain, takewhile
 
 from shared.errors import NotFound, Unavailable
 from shared.eventlog.events import EXPIRED, Event
@@ -16,13 +15,13 @@ from shared.runs.end_event import FAILED, ROLLBACK
 from shared.threads import records
 from web.deployment_api.protocols.ag_ui import events
 from web.deployment_api.protocols.ag_ui.events import End, RunEvents
+from web.deployment_api.protocols.ag_ui.state import INTERRUPTS
 from web.deployment_api.protocols.conversation import MESSAGES
 from web.deployment_api.runs.follower import RunFollower
 from web.http import sse
 from web.http.connections import LastChunk
 
 COMMENT = b": heartbeat\n\n"  # clients of AG-UI split a stream at line feeds alone
-INTERRUPTS = "__interrupt__"
 
 
 def encode(shown: Iterable[events.Event]) -> bytes:
@@ -46,16 +45,9 @@ def join(follower: RunFollower, run: RunEvents, batches: sse.Batches, *, shown: 
             past = list(takewhile(lambda event: event.seq <= shown and not event.is_last, batch))
             _add(run, past)
             yield encode(run.joined())
-            yield from _rest(follower, run, _after(batch, len(past), remaining))
+            yield from _rest(follower, run, chain([batch[len(past) :]], remaining))
             return
         _add(run, batch)
-
-
-def _after(batch: list[Event], count: int, remaining: Iterable[list[Event]]) -> Generator[list[Event]]:
-    """Yield the rest of a batch, then the remaining batches."""
-    yield batch[count:]
-    if not (batch and batch[-1].is_last):
-        yield from remaining
 
 
 def _rest(follower: RunFollower, run: RunEvents, batches: sse.Batches) -> Generator[bytes]:
@@ -105,11 +97,7 @@ def _from_log(last: Event | None) -> End | None:
     output = loads(end_event.output_of(last) or b"null")
     if not isinstance(output, dict) or MESSAGES not in output:
         return None  # the output may be a part of the state
-    return End(RunStatus.SUCCESS, _without_interrupts(output), output.get(INTERRUPTS) or ())
-
-
-def _without_interrupts(output: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in output.items() if name != INTERRUPTS}
+    return End(RunStatus.SUCCESS, output, output.get(INTERRUPTS) or ())
 
 
 def end_of_row(follower: RunFollower, last: Event | None = None) -> End:

@@ -9,7 +9,8 @@ from shared.infra.postgres import dumps
 from web.deployment_api.protocols.conversation import MESSAGES
 
 TOOL_KEYS = ("tools", "ag-ui", "copilotkit")  # keys of an input that hold a client's tools and context
-HIDDEN = frozenset({MESSAGES, *TOOL_KEYS, "__interrupt__"})
+INTERRUPTS = "__interrupt__"  # key of an output that holds the open interrupts
+HIDDEN = frozenset({MESSAGES, *TOOL_KEYS, INTERRUPTS})
 
 Operation = dict[str, Any]
 
