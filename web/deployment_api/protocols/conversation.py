@@ -26,14 +26,15 @@ def messages_of(values: Any) -> list[dict[str, Any]]:
 
 
 def is_from_user(message: dict[str, Any]) -> bool:
-    return _author(message) in USERS
+    return author_of(message) in USERS
 
 
 def is_from_agent(message: dict[str, Any]) -> bool:
-    return _author(message) in AGENTS
+    return author_of(message) in AGENTS
 
 
-def _author(message: dict[str, Any]) -> str:
+def author_of(message: Mapping[str, Any]) -> str:
+    """Return the type of a message, or its role if it is a plain object."""
     return str(message.get("type") or message.get("role"))
 
 

@@ -70,9 +70,8 @@ def run_agent(assistant_id: str) -> Response:
     _require_stream()
     body = _body()
     name, forwarded = name_of(body), Forwarded.of(body)
-    shows_subgraphs = forwarded.shows_subgraphs and not name.is_old
-    rule = AgentInput(assistant_id, body, forwarded, shows_subgraphs)
-    draft = run_request(assistant_id, body, forwarded, rule)
+    rule = AgentInput(assistant_id, body, forwarded)
+    draft = run_request(name, rule)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(draft.run_id, before_creation=True))
         try:
@@ -81,7 +80,7 @@ def run_agent(assistant_id: str) -> Response:
             end = End(RunStatus.SUCCESS, refusal.values, refusal.waiting)
             return _whole(RunEvents(name, refusal.values), end)
         follower = RunFollower(created.run_id, created.thread_id, cancels=forwarded.cancels)
-        run = RunEvents(name, rule.values, subgraphs=shows_subgraphs)
+        run = RunEvents(name, rule.values, subgraphs=forwarded.shows_subgraphs)
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
         chunks = following.follow(follower, run, batches)
         headers = stream_headers(created.thread_id, created.run_id)

@@ -33,7 +33,6 @@ from web.deployment_api.protocols.ag_ui.state import HIDDEN
 from web.deployment_api.protocols.conversation import (
     MESSAGES,
     input_fields,
-    messages_of,
     takes_messages,
     text_of,
 )
@@ -111,21 +110,20 @@ class Forwarded:
         return bool(self.run.get("streamSubgraphs", True))
 
 
-def run_request(
-    assistant: str, body: Mapping[str, Any], forwarded: Forwarded, rule: AgentInput
-) -> RunRequest:
-    """Return the request for the run of a validated `RunAgentInput`."""
-    names = {"thread_id": body["threadId"], "run_id": body["runId"], "parent_run_id": body.get("parentRunId")}
+def run_request(name: RunName, rule: AgentInput) -> RunRequest:
+    """Return the request for the run of a validated `RunAgentInput`. The rule completes it."""
+    forwarded = rule.forwarded
+    ids = {"thread_id": name.thread_id, "run_id": name.run_id, "parent_run_id": name.parent_run_id}
     passed_on = {KEY: dict(forwarded.rest)} if forwarded.rest else {}
     return RunRequest(
-        assistant_id=assistant,
-        thread_id=thread_id_of(body["threadId"]),
+        assistant_id=rule.assistant,
+        thread_id=thread_id_of(name.thread_id),
         rule=rule,
-        service_metadata={KEY: {name: value for name, value in names.items() if value is not None}},
+        service_metadata={KEY: {key: id for key, id in ids.items() if id is not None}},
         config=forwarded.run.get("config", {}),
         context=forwarded.run.get("context", {}),
         stream_mode=STREAM_MODES,
-        stream_subgraphs=rule.shows_subgraphs,
+        stream_subgraphs=forwarded.shows_subgraphs and not name.is_old,
         multitask_strategy=forwarded.run.get("multitask_strategy", "reject"),
         if_not_exists="create",
         extras={**run_headers(), **passed_on},
@@ -143,7 +141,6 @@ class AgentInput:
     assistant: str
     body: Mapping[str, Any]
     forwarded: Forwarded
-    shows_subgraphs: bool
     checkpoint_id: str | None = None
     values: Any = None
 
@@ -200,7 +197,7 @@ class AgentInput:
 
     def _new(self) -> list[Json]:
         """Return the messages of the client that the thread lacks."""
-        known = set(messages.ids_of(self.values))
+        known = {id for id, _ in messages.with_ids(self.values)}
         return [message for message in self.body["messages"] if message["id"] not in known]
 
     def _regenerated(self) -> Json | None:
@@ -209,7 +206,7 @@ class AgentInput:
         The client has dropped messages of the thread that follow it, or has changed its text.
         """
         conversation = [message for message in self.body["messages"] if message["role"] in TURNS]
-        known = zip(messages.ids_of(self.values), messages_of(self.values), strict=True)
+        known = messages.with_ids(self.values)
         stored = {id: message for id, message in known if messages.role_of(message) in TURNS}
         users = [message for message in conversation if message["role"] == "user"]
         if not users or any(message["id"] not in stored for message in conversation):
@@ -266,7 +263,7 @@ def checkpoint_before(thread_id: UUID, message_id: str) -> str:
         states = orjson.loads(answer)
         for each in states:
             if each["checkpoint_id"] == wanted:
-                if message_id not in messages.ids_of(each["values"]):
+                if all(id != message_id for id, _ in messages.with_ids(each["values"])):
                     return str(wanted)
                 wanted = each["parent_checkpoint_id"]
         if len(states) < STATES:

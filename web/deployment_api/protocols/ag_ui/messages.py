@@ -8,18 +8,14 @@ from typing import Any
 import orjson
 
 from shared.infra.postgres import dumps
-from web.deployment_api.protocols.conversation import messages_of, text_of
+from web.deployment_api.protocols.conversation import AGENTS, USERS, author_of, messages_of, text_of
 
 Json = dict[str, Any]
 
-# Type of a message in a state, or its role where the state holds plain objects → role in AG-UI.
+# Author of a message in a state → role in AG-UI.
 ROLES = {
-    "human": "user",
-    "user": "user",
-    "HumanMessageChunk": "user",
-    "ai": "assistant",
-    "assistant": "assistant",
-    "AIMessageChunk": "assistant",
+    **dict.fromkeys(USERS, "user"),
+    **dict.fromkeys(AGENTS, "assistant"),
     "tool": "tool",
     "ToolMessageChunk": "tool",
     "system": "system",
@@ -33,7 +29,7 @@ LEFT_OUT = ("reasoning", "activity")  # roles of messages that a graph does not 
 
 def role_of(message: Mapping[str, Any]) -> str | None:
     """Return the AG-UI role of a state's message, or None for a message that AG-UI does not have."""
-    return ROLES.get(str(message.get("type") or message.get("role")))
+    return ROLES.get(author_of(message))
 
 
 # AG-UI → LangChain
@@ -107,25 +103,20 @@ def _block(part: Json) -> Json:
 
 def snapshot(values: Any) -> list[Json]:
     """Return all messages of a state as AG-UI messages."""
-    return [shown for at, message in enumerate(messages_of(values)) if (shown := _shown(message, at))]
+    return [shown for id, message in with_ids(values) if (shown := _shown(id, message))]
 
 
-def id_of(message: Mapping[str, Any], at: int) -> str:
-    """Return the id of a state's message. A message without one is named after its position."""
-    return str(message.get("id") or f"message-{at}")
-
-
-def ids_of(values: Any) -> Iterator[str]:
-    """Yield the ids of a state's messages."""
+def with_ids(values: Any) -> Iterator[tuple[str, Json]]:
+    """Yield the messages of a state with their ids. A message without an id is named after its position."""
     for at, message in enumerate(messages_of(values)):
-        yield id_of(message, at)
+        yield str(message.get("id") or f"message-{at}"), message
 
 
-def _shown(message: Json, at: int) -> Json | None:
+def _shown(id: str, message: Json) -> Json | None:
     role = role_of(message)
     if role is None:
         return None
-    out: Json = {"id": id_of(message, at), "role": role}
+    out: Json = {"id": id, "role": role}
     if isinstance(message.get("name"), str) and role != "tool":
         out["name"] = message["name"]
     if role == "assistant":

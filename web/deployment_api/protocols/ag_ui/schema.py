@@ -15,7 +15,6 @@ from web.schemas.validation import MAX_ITEMS
 
 MAX_ID = 256
 MAX_NAME = 1024
-ROLES = ("developer", "system", "assistant", "user", "tool", "activity", "reasoning")
 
 
 class OneOfSchemas(base.Field):
@@ -91,7 +90,7 @@ class Content(fields.Field):
 
 class Message(fields.Schema):
     id = fields.StrictString(required=True, min_length=1, max_length=MAX_NAME)
-    role = fields.OneOf(*ROLES, required=True)
+    role = fields.StrictString(required=True)
     name = fields.StrictString(max_length=MAX_NAME, allow_none=True)
 
 

@@ -15,13 +15,13 @@ from web.deployment_api.protocols.ag_ui.messages import (
     Json,
     assistant_fields,
     calls_of,
-    id_of,
     json_text,
     role_of,
     tool_text,
+    with_ids,
 )
 from web.deployment_api.protocols.ag_ui.usage import Usage
-from web.deployment_api.protocols.conversation import messages_of, text_of
+from web.deployment_api.protocols.conversation import text_of
 
 Emit = Callable[..., None]  # takes the type of an event, the subagent and the fields
 CHUNK = "AIMessageChunk"
@@ -77,8 +77,8 @@ class Transcript:
 
     def know(self, values: Any) -> None:
         """Mark the messages of a state as known: events never show them again."""
-        for at, message in enumerate(messages_of(values)):
-            self._known.add(id_of(message, at))
+        for id, message in with_ids(values):
+            self._known.add(id)
             self._known_calls.update(id for id, _, _ in calls_of(message))
 
     @property
@@ -99,8 +99,7 @@ class Transcript:
 
     def reconcile(self, values: Any, subagent: str | None) -> None:
         """Show the messages of a state that the stream has not shown, such as those that a node returned as objects."""
-        for at, message in enumerate(messages_of(values)):
-            id = id_of(message, at)
+        for id, message in with_ids(values):
             if id not in self._known and (role := role_of(message)) in ("assistant", "tool"):
                 self.add({**message, "id": id, "type": "ai" if role == "assistant" else "tool"}, {}, subagent)
 
