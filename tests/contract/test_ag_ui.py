@@ -346,6 +346,7 @@ def test_a_client_joins_in_the_middle_of_a_message(talk: Conversation) -> None:
     assert [event["delta"] for event in shown if event["type"] == "TEXT_MESSAGE_CONTENT"] == [" so good"]
     assert shown[-1]["outcome"] == {"type": "success"}
     ended = talk.api.get(f"{AGENT}?threadId={talk.thread_id}")
+    assert ended.headers["Cache-Control"] == "no-store"
     assert types(ended) == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
 
 

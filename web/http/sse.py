@@ -271,11 +271,20 @@ def cut_off(reason: str) -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, reason)
 
 
+STREAM_TYPE = "text/event-stream; charset=utf-8"
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
 def event_stream(stream: Stream, headers: dict[str, str]) -> Response:
     """Return the `text/event-stream` response of a stream."""
-    response = Response(stream, content_type="text/event-stream; charset=utf-8", direct_passthrough=True)
-    response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
+    response = Response(stream, content_type=STREAM_TYPE, direct_passthrough=True)
+    response.headers.update({**STREAM_HEADERS, **headers})
     return response
+
+
+def whole_stream(events: bytes) -> Response:
+    """Return the `text/event-stream` response of events that are all known already."""
+    return Response(events, content_type=STREAM_TYPE, headers=STREAM_HEADERS)
 
 
 def late_json(stream: Stream, headers: dict[str, str]) -> Response:

@@ -55,9 +55,7 @@ def encode(body: bytes) -> bytes:
 
 def short_stream(body: bytes) -> Response:
     """Return a stream of one event."""
-    response = Response(encode(body), content_type=f"{json_rpc.SSE}; charset=utf-8")
-    response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-    return response
+    return sse.whole_stream(encode(body))
 
 
 class UpdateTimer(sse.HeartbeatTimer):

@@ -169,7 +169,7 @@ def get_capabilities(assistant_id: str) -> Response:
 
 def _whole(run: RunEvents, end: End) -> Response:
     """Return the events of a stream that has nothing to wait for."""
-    return Response(following.encode(run.ended(end)), content_type=f"{SSE}; charset=utf-8")
+    return sse.whole_stream(following.encode(run.ended(end)))
 
 
 def _require_stream() -> None:
