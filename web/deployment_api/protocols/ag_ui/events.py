@@ -64,7 +64,7 @@ class RunEvents:
         self._sent_state = state.shown(values)
         self._attempt: int | None = None
         self._is_repeated = False  # the newest attempt has not shown its checkpoint yet
-        self._is_in_steps: set[str] = set()  # namespaces that have begun: later values are new
+        self._begun: set[str] = set()  # namespaces with a step that has begun: later values are new
         self._steps: dict[str | None, OpenSteps] = {None: OpenSteps()}  # by subagent
         self._subagents: dict[str, Subagent] = {}  # by task, outermost first
         self._ids: set[str] = set()  # of all subagents so far
@@ -106,7 +106,7 @@ class RunEvents:
     def lost(self) -> list[Event]:
         """Close everything, because parts of the run's stream are lost. The end shows what is missing."""
         self._close_all()
-        self._is_in_steps.add("")  # the first step may be among them: the next values are new
+        self._begun.add("")  # the first step may be among them: the next values are new
         return self._take()
 
     def finished(self, end: End) -> list[Event]:
@@ -188,7 +188,7 @@ class RunEvents:
         attempt = data.get("attempt") if isinstance(data, dict) else None
         if self._attempt is not None and attempt != self._attempt:
             self._close_all()
-            self._is_in_steps.clear()
+            self._begun.clear()
             self._is_repeated = True
         self._attempt = attempt
 
@@ -199,7 +199,7 @@ class RunEvents:
         self._transcript.add(data[0], metadata, self._subagent(namespace))
 
     def _on_values(self, namespace: str, values: Any) -> None:
-        if namespace not in self._is_in_steps:
+        if namespace not in self._begun:
             self._begin(namespace, values)
             return
         subagent = self._subagent(namespace)
@@ -216,7 +216,7 @@ class RunEvents:
         self._values = values
         if self._is_repeated:
             self._is_repeated = False
-            self._transcript.forget(values)
+            self._transcript.reset(values)
             self._snapshots()
         else:
             self._transcript.know(values)
@@ -232,7 +232,7 @@ class RunEvents:
     def _on_tasks(self, namespace: str, task: Any) -> None:
         if not isinstance(task, dict) or not isinstance(task.get("id"), str):
             return
-        self._is_in_steps.add(namespace)
+        self._begun.add(namespace)
         subagent = self._subagent(namespace)
         if "result" in task or "error" in task:
             self._end_task(task, subagent)

@@ -161,7 +161,7 @@ class AgentInput:
         if waiting:
             return self._answer(request, schema, waiting)
         entries = self.body.get("resume") or ()
-        interrupts.answers(entries, ())
+        interrupts.answers(entries, ())  # logs that they answer nothing
         is_busy = thread is not None and thread["status"] == ThreadStatus.BUSY
         if (entries or self._command_resume is not None) and not self._new():
             raise Conflict(create.BUSY) if is_busy else NoRun(self.values, [])
@@ -232,9 +232,9 @@ class AgentInput:
             "ag-ui": {"tools": tools, "context": context},
             "copilotkit": {"actions": tools, "context": context},
         }
-        told = {name: value for name, value in offered.items() if name in names}
+        client_fields = {name: value for name, value in offered.items() if name in names}
         conversation = {MESSAGES: messages.inputs(new)} if takes_messages(schema) else {}
-        return {**changed, **told, **conversation}
+        return {**changed, **client_fields, **conversation}
 
 
 def waiting_of(thread: Row | None) -> list[Json]:
@@ -254,18 +254,18 @@ def checkpoint_before(thread_id: UUID, message_id: str) -> str:
     with connection() as conn:
         filters.require_thread(conn, deployment().id, thread_id, granted.filter)
         newest = state.newest(conn, deployment().id, thread_id)
-    wanted, before = newest.checkpoint_id, None
-    while wanted is not None:
+    checkpoint_id, before = newest.checkpoint_id, None
+    while checkpoint_id is not None:
         document = {"op": "history", "limit": STATES, "before": before, "filter": None, "checkpoint_ns": None}
         answer = thread_updates.call_host(
             deployment(), thread_id, newest, {**document, "values": True}, user=user_document()
         )
         states = orjson.loads(answer)
         for each in states:
-            if each["checkpoint_id"] == wanted:
+            if each["checkpoint_id"] == checkpoint_id:
                 if all(id != message_id for id, _ in messages.with_ids(each["values"])):
-                    return str(wanted)
-                wanted = each["parent_checkpoint_id"]
+                    return str(checkpoint_id)
+                checkpoint_id = each["parent_checkpoint_id"]
         if len(states) < STATES:
             break
         before = states[-1]["checkpoint_id"]

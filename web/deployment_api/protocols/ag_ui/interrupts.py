@@ -11,26 +11,25 @@ from web.deployment_api.protocols.ag_ui.messages import json_text
 log = logging.getLogger(__name__)
 
 REASON = "langgraph:interrupt"
-CANCELLED = {
-    "__agui_cancelled__": True
-}  # resumes an interrupt that the client abandons, as AG-UI's adapters do
+# Resumes an interrupt that the client abandons. AG-UI's adapters use the same value.
+CANCELLED = {"__agui_cancelled__": True}
 
 
 def shown(interrupt: Mapping[str, Any]) -> dict[str, Any]:
     """Return an open interrupt as AG-UI's `Interrupt`."""
     value = interrupt.get("value")
-    told = value if isinstance(value, dict) else {}
-    message = value if isinstance(value, str) else _text(told, "message", "question")
-    schema = _object(interrupt.get("response_schema")) or _object(told.get("response_schema"))
+    details = value if isinstance(value, dict) else {}
+    message = value if isinstance(value, str) else _text(details, "message", "question")
+    schema = _object(interrupt.get("response_schema")) or _object(details.get("response_schema"))
     optional = {
         "message": message,
-        "toolCallId": _text(told, "tool_call_id", "toolCallId"),
+        "toolCallId": _text(details, "tool_call_id", "toolCallId"),
         "responseSchema": schema,
-        "expiresAt": _text(told, "expires_at"),
+        "expiresAt": _text(details, "expires_at"),
     }
     return {
         "id": str(interrupt.get("id")),
-        "reason": _text(told, "reason") or REASON,
+        "reason": _text(details, "reason") or REASON,
         **{name: field for name, field in optional.items() if field is not None},
         "metadata": {"langgraph": {"raw": value}},
     }
@@ -44,18 +43,18 @@ def custom_event(interrupt: Mapping[str, Any]) -> dict[str, Any]:
 def answers(entries: Iterable[Mapping[str, Any]], waiting: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the values that resume, by interrupt. Ignores entries for interrupts that are not open."""
     open_ids = {str(interrupt.get("id")) for interrupt in waiting}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for entry in entries:
         if entry["interruptId"] in open_ids:
             is_resolved = entry["status"] == "resolved"
-            found[entry["interruptId"]] = entry.get("payload") if is_resolved else dict(CANCELLED)
+            values[entry["interruptId"]] = entry.get("payload") if is_resolved else dict(CANCELLED)
         else:
             log.warning("AG-UI: an answer names interrupt %.100s, which is not open", entry["interruptId"])
-    return found
+    return values
 
 
-def _text(told: Mapping[str, Any], *names: str) -> str | None:
-    return next((told[name] for name in names if isinstance(told.get(name), str)), None)
+def _text(details: Mapping[str, Any], *names: str) -> str | None:
+    return next((details[name] for name in names if isinstance(details.get(name), str)), None)
 
 
 def _object(value: Any) -> dict[str, Any] | None:

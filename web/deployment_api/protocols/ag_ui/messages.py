@@ -140,13 +140,13 @@ def assistant_fields(text: str, calls: Sequence[tuple[str, str, str]]) -> Json:
 
 def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the tool calls of a message as id, name and JSON arguments. Calls without an id are left out."""
-    found = []
+    calls = []
     for field in ("tool_calls", "invalid_tool_calls"):
-        calls = message.get(field)
-        for call in calls if isinstance(calls, list) else ():
+        listed = message.get(field)
+        for call in listed if isinstance(listed, list) else ():
             if isinstance(call, dict) and call.get("id") and call.get("name"):
-                found.append((str(call["id"]), str(call["name"]), json_text(call.get("args", {}))))
-    return found
+                calls.append((str(call["id"]), str(call["name"]), json_text(call.get("args", {}))))
+    return calls
 
 
 def tool_text(message: Mapping[str, Any]) -> str:

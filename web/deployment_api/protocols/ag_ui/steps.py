@@ -23,9 +23,8 @@ class OpenSteps:
     def __init__(self) -> None:
         self._steps: dict[str, Step] = {}  # by task
         self._names: set[str] = set()
-        self._free: dict[
-            str, list[int]
-        ] = {}  # by node: the numbers of closed steps, and the next unused number
+        # By node: the numbers of closed steps, and the next unused number.
+        self._free: dict[str, list[int]] = {}
 
     def open(self, task: str, node: str) -> str | None:
         """Open the step of a task and return its name. Returns None if it is open."""

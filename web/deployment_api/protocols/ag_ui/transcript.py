@@ -25,10 +25,8 @@ from web.deployment_api.protocols.conversation import text_of
 
 Emit = Callable[..., None]  # takes the type of an event, the subagent and the fields
 CHUNK = "AIMessageChunk"
-GENERATED_IDS = (
-    "lc_run",
-    "run-",
-)  # prefixes of ids that LangChain gives to parts of a message without an id of the model
+# Prefixes of the ids that LangChain gives to parts of a message without an id of the model.
+GENERATED_IDS = ("lc_run", "run-")
 
 
 @dataclass
@@ -65,9 +63,9 @@ class Transcript:
         self._counted: set[str] = set()  # messages whose usage is counted
         self._aliases: dict[str, str] = {}
         self._newest: dict[str, Shown] = {}  # by task
-        self.forget(values)
+        self.reset(values)
 
-    def forget(self, values: Any) -> None:
+    def reset(self, values: Any) -> None:
         """Begin again after the messages of a state. The client has these messages, and no others."""
         self._messages: dict[str, Shown] = {}
         self._calls: dict[str, ToolCall] = {}
@@ -90,10 +88,10 @@ class Transcript:
         """Show a message of the stream: a part of one, or a whole one."""
         role = role_of(message)
         if role == "tool":
-            self._result(message, subagent)
+            self._show_result(message, subagent)
         elif role == "assistant":
             is_part = message.get("type") == CHUNK
-            shown = self._of(message, _task_of(metadata), subagent, is_part=is_part)
+            shown = self._shown_of(message, _task_of(metadata), subagent, is_part=is_part)
             if shown is not None:
                 (self._extend if is_part else self._complete)(shown, message, metadata)
 
@@ -135,7 +133,7 @@ class Transcript:
                 if call.is_open:
                     self._start_call(shown, call)
 
-    def _of(self, message: Json, task: str, subagent: str | None, *, is_part: bool) -> Shown | None:
+    def _shown_of(self, message: Json, task: str, subagent: str | None, *, is_part: bool) -> Shown | None:
         """Return what is shown of a message, None if the client knows the message from before the run."""
         id = str(message.get("id") or f"{task or 'node'}-message")
         newest = self._newest.get(task) if task else None
@@ -154,16 +152,11 @@ class Transcript:
 
     def _extend(self, shown: Shown, message: Json, metadata: Mapping[str, Any]) -> None:
         for kind, text in _pieces(message):
-            if kind == "text":
-                self._text(shown, text)
-            elif kind == "reasoning":
-                self._reason(shown, text)
-            else:
-                self._sign(shown, text)
+            self._add_piece(shown, kind, text)
         chunks = message.get("tool_call_chunks")
         for chunk in chunks if isinstance(chunks, list) else ():
             if isinstance(chunk, dict):
-                self._call_chunk(shown, chunk)
+                self._add_call_chunk(shown, chunk)
         if self.usage.add(message, metadata):
             self._counted.add(shown.id)
         if message.get("chunk_position") == "last":
@@ -174,20 +167,26 @@ class Transcript:
         """Show what is missing of a whole message, and close it."""
         if not shown.texts:
             for kind, text in _pieces(message):
-                if kind == "text":
-                    self._text(shown, text)
-                elif shown.spans == 0 or shown.reasoning:
-                    self._reason(shown, text) if kind == "reasoning" else self._sign(shown, text)
+                if kind == "text" or shown.spans == 0 or shown.reasoning:
+                    self._add_piece(shown, kind, text)
         for id, name, arguments in calls_of(message):
             if id not in self._known_calls and id not in self._calls:
                 self._begin_call(shown, id, name)
-                self._argue(shown, shown.calls[id], arguments)
+                self._add_arguments(shown, shown.calls[id], arguments)
         if shown.id not in self._counted and self.usage.add(message, metadata):
             self._counted.add(shown.id)
         self._close(shown)
         shown.is_ended = True
 
-    def _text(self, shown: Shown, text: str) -> None:
+    def _add_piece(self, shown: Shown, kind: str, text: str) -> None:
+        if kind == "text":
+            self._add_text(shown, text)
+        elif kind == "reasoning":
+            self._add_reasoning(shown, text)
+        else:
+            self._add_signature(shown, text)
+
+    def _add_text(self, shown: Shown, text: str) -> None:
         self._end_reasoning(shown)
         if not shown.is_open:
             shown.is_open = True
@@ -200,13 +199,13 @@ class Transcript:
             shown.is_open = False
             self._emit("TEXT_MESSAGE_END", shown.subagent, messageId=shown.id)
 
-    def _reason(self, shown: Shown, text: str) -> None:
+    def _add_reasoning(self, shown: Shown, text: str) -> None:
         self._end_text(shown)
         if not shown.reasoning:
             self._open_reasoning(shown)
         self._emit("REASONING_MESSAGE_CONTENT", shown.subagent, messageId=shown.reasoning, delta=text)
 
-    def _sign(self, shown: Shown, signature: str) -> None:
+    def _add_signature(self, shown: Shown, signature: str) -> None:
         """Show the signature or the encrypted text of a span of reasoning, which the model gets again later."""
         self._end_text(shown)
         if not shown.reasoning:
@@ -234,7 +233,7 @@ class Transcript:
             self._emit("REASONING_END", shown.subagent, messageId=shown.reasoning)
             shown.reasoning = ""
 
-    def _call_chunk(self, shown: Shown, chunk: Json) -> None:
+    def _add_call_chunk(self, shown: Shown, chunk: Json) -> None:
         id, name, index = chunk.get("id"), chunk.get("name"), chunk.get("index")
         call = shown.by_index.get(index if index is not None else id)
         if name and (call is None or (id and id != call.id)):
@@ -245,7 +244,7 @@ class Transcript:
             shown.by_index[index if index is not None else id] = call
             shown.by_index[None] = call  # parts without an index and an id belong to the newest call
         if call is not None and chunk.get("args"):
-            self._argue(shown, call, json_text(chunk["args"]))
+            self._add_arguments(shown, call, json_text(chunk["args"]))
 
     def _begin_call(self, shown: Shown, id: str, name: str) -> ToolCall:
         self._end_reasoning(shown)
@@ -264,13 +263,13 @@ class Transcript:
             parentMessageId=shown.id,
         )
 
-    def _argue(self, shown: Shown, call: ToolCall, arguments: str) -> None:
+    def _add_arguments(self, shown: Shown, call: ToolCall, arguments: str) -> None:
         if not call.is_open:
             self._start_call(shown, call)
         call.arguments.append(arguments)
         self._emit("TOOL_CALL_ARGS", shown.subagent, toolCallId=call.id, delta=arguments)
 
-    def _result(self, message: Json, subagent: str | None) -> None:
+    def _show_result(self, message: Json, subagent: str | None) -> None:
         call_id = message.get("tool_call_id")
         id = str(message.get("id") or f"{call_id}-result")
         if id in self._known or not isinstance(call_id, str):

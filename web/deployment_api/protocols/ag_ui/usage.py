@@ -41,11 +41,11 @@ class Usage:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return one entry for each provider and model."""
-        found = []
+        entries = []
         for (provider, model), counts in self._counts.items():
             names = {name: value for name, value in (("provider", provider), ("model", model)) if value}
-            found.append({**names, **counts})
-        return found
+            entries.append({**names, **counts})
+        return entries
 
 
 def _text(value: Any) -> str:
