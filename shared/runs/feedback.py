@@ -59,23 +59,23 @@ _LIST = statement("feedback.list", columns=RECORD.select)
 
 
 def put(
-    conn: Connection, deployment_id: UUID, run_id: UUID, key: str, source: str, said: Mapping[str, Any]
+    conn: Connection, deployment_id: UUID, run_id: UUID, key: str, source: str, content: Mapping[str, Any]
 ) -> Row:
-    """Store feedback, in place of the earlier one of the source under the key. Returns the record's row.
+    """Store feedback. Replaces the earlier record of the source under the key. Returns the record's row.
 
-    `said` has the score, value, comment and correction. Raises NotFound if the run is gone, and Conflict if it has
+    `content` has the score, value, comment and correction. Raises NotFound if the run is gone, and Conflict if it has
     MOST_RECORDS other records.
     """
-    value, correction = said.get("value"), said.get("correction")
+    value, correction = content.get("value"), content.get("correction")
     row = _PUT.row(
         conn,
         deployment_id=deployment_id,
         run_id=run_id,
         key=key,
         source=source,
-        score=said.get("score"),
+        score=content.get("score"),
         value=None if value is None else dumps(value),
-        comment=said.get("comment"),
+        comment=content.get("comment"),
         correction=None if correction is None else dumps(correction),
         most=MOST_RECORDS,
     )
@@ -109,11 +109,11 @@ class FeedbackUrls:
     run_id: UUID
     keys: Sequence[str]
 
-    def as_json(self) -> bytes:
-        """Return an object of URLs by key, each valid from now on for VALID_SECONDS."""
+    def by_key(self) -> dict[str, str]:
+        """Return the URLs by key, each valid from now on for VALID_SECONDS."""
         until = int(database_seconds() + VALID_SECONDS)
         tokens = {key: _seal(Target(self.deployment_id, self.run_id, key), until) for key in self.keys}
-        return dumps({key: f"{self.root}/feedback/{token}" for key, token in tokens.items()}).encode()
+        return {key: f"{self.root}/feedback/{token}" for key, token in tokens.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ def require_run(conn: Connection, target: Target) -> None:
         raise Gone(RUN_DELETED)
 
 
-def put_by_token(conn: Connection, target: Target, said: Mapping[str, Any]) -> Row:
+def put_by_token(conn: Connection, target: Target, content: Mapping[str, Any]) -> Row:
     """Store what was sent to a feedback URL. Raises Gone if the run is deleted, and Conflict as `put` does."""
     try:
-        return put(conn, target.deployment_id, target.run_id, target.key, URL, said)
+        return put(conn, target.deployment_id, target.run_id, target.key, URL, content)
     except NotFound as error:
         raise Gone(RUN_DELETED) from error

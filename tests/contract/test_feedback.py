@@ -47,10 +47,9 @@ def url(api: Api, run: UUID) -> str:
 
 def url_of(api: Api, run_id: UUID, *keys: str) -> str:
     """Return the path of a feedback URL of the run."""
-    urls = feedback.FeedbackUrls(
-        f"/d/{api.deployment.name}", api.deployment.id, run_id, keys or ["thumbs"]
-    ).as_json()
-    return next(iter(orjson.loads(urls).values()))
+    root = f"/d/{api.deployment.name}"
+    urls = feedback.FeedbackUrls(root, api.deployment.id, run_id, keys or ["thumbs"])
+    return next(iter(urls.by_key().values()))
 
 
 def listed(api: Api, run_id: UUID) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ MAX_VALUE_BYTES, MAX_CORRECTION_BYTES = 2_000, 10_000
 
 
 class FeedbackKey(fields.StrictString):
-    """The name of what feedback is about, such as `thumbs`."""
+    """The name of a kind of feedback, such as `thumbs`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(min_length=1, max_length=MAX_KEY, pattern=r"[^\x00-\x1f\x7f]+", **kwargs)
@@ -72,7 +72,7 @@ class FeedbackText(fields.Schema):
 
 
 class FeedbackFilter(fields.StrictSchema):
-    """Selects runs by feedback with this key; with a bound, by a score below it or from it on."""
+    """Selects runs that have feedback with this key, whose score is below `below` and at least `at_least`."""
 
     key = FeedbackKey(required=True)
     below = fields.StrictNumber(minimum=-MAX_SCORE, maximum=MAX_SCORE, allow_none=True)

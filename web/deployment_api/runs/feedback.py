@@ -39,7 +39,7 @@ PAGE = """<!doctype html>
 """
 QUESTION = """<h1>Send this feedback?</h1>
 <form method="post" action="{action}">
-<p><strong>{key}</strong> {said}</p>
+<p><strong>{key}</strong> {content}</p>
 {hidden}
 <p><label>Comment<br><textarea name="comment" rows="5" cols="50" maxlength="{most}">{comment}</textarea></label></p>
 <p><button type="submit">Send</button></p>
@@ -111,10 +111,10 @@ def send_feedback(token: str) -> Response:
     """
     is_form = request.mimetype == FORM
     with limits.open_to_anyone():
-        said = _form() if is_form else load(Feedback)
+        content = _form() if is_form else load(Feedback)
         target = _target(token)
     with connection() as conn:
-        row = feedback.put_by_token(conn, target, said)
+        row = feedback.put_by_token(conn, target, content)
     return _page(THANKS) if is_form else jsonify(feedback.RECORD.show(row))
 
 
@@ -129,20 +129,20 @@ def send_feedback(token: str) -> Response:
 def show_feedback_page(token: str) -> Response:
     """Return a page with a button that sends the `score`, `value` and `comment` of the query. Stores nothing itself."""
     with limits.open_to_anyone():
-        said = load_query(FeedbackText, refuse_repeated=True)
+        content = load_query(FeedbackText, refuse_repeated=True)
         target = _target(token)
     with connection() as conn:
         feedback.require_run(conn, target)
-    fixed = {name: request.args[name] for name in ("score", "value") if name in said}
+    fixed = {name: request.args[name] for name in ("score", "value") if name in content}
     hidden = "".join(
         f'<input type="hidden" name="{name}" value="{html.escape(value)}">' for name, value in fixed.items()
     )
     question = QUESTION.format(
         action=token,
         key=html.escape(target.key),
-        said=html.escape(", ".join(fixed.values())),
+        content=html.escape(", ".join(fixed.values())),
         hidden=hidden,
-        comment=html.escape(said.get("comment", "")),
+        comment=html.escape(content.get("comment", "")),
         most=MAX_COMMENT,
     )
     return _page(question)

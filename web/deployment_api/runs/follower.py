@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-import orjson
 from flask import Response, jsonify, request
 
 from shared.errors import NotFound, Unavailable
@@ -164,7 +163,7 @@ class RunFollower:
         logged = end_event.output_of(last) if last is not None else b""
         if logged and logged != b"null":
             urls = None if last is None else self._feedback_urls(end_event.status_of(last))
-            return logged if urls is None else _with_key(logged, FEEDBACK, urls)
+            return logged if urls is None else _with_feedback(logged, urls)
         try:
             return dumps(self.stored_output()).encode()
         except NotFound:
@@ -194,7 +193,7 @@ class RunFollower:
         urls = self._feedback_urls(row["status"])
         if urls is None or not isinstance(output, dict):
             return output
-        return {**output, FEEDBACK: orjson.loads(urls)}
+        return {**output, FEEDBACK: urls}
 
     def _with_feedback_urls(self, batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
         """Yield the batches of a log. Inserts the event `feedback` before the end of a successful run.
@@ -206,15 +205,15 @@ class RunFollower:
                 last = batch[-1]
                 urls = self._feedback_urls(end_event.status_of(last))
                 if urls is not None:
-                    batch = [*batch[:-1], Event(last.seq, last.after, "feedback", urls), last]
+                    batch = [*batch[:-1], Event(last.seq, last.after, "feedback", dumps(urls).encode()), last]
             yield batch
 
-    def _feedback_urls(self, status: str | None) -> bytes | None:
-        """Return the feedback URLs of a run that has ended with this status, as JSON; None if it has none."""
+    def _feedback_urls(self, status: str | None) -> dict[str, str] | None:
+        """Return the feedback URLs of a run that has ended with this status, by key; None if it has none."""
         if self._feedback is None or status != RunStatus.SUCCESS:
             return None
         try:
-            return self._feedback.as_json()
+            return self._feedback.by_key()
         except Unavailable as error:
             log.warning("run %s: its client gets no feedback URLs: %s", self.run_id, error)
             return None
@@ -256,12 +255,12 @@ def _root() -> str:
     return deployment_address(settings(), base_url(), served.address_name, mount_prefix(served))
 
 
-def _with_key(output: bytes, name: str, value: bytes) -> bytes:
-    """Return a JSON object with another key. Other JSON is returned unchanged."""
+def _with_feedback(output: bytes, urls: Mapping[str, str]) -> bytes:
+    """Return an output with its feedback URLs. JSON other than an object is returned unchanged."""
     if not output.startswith(b"{"):
         return output
     between = b"," if output != b"{}" else b""
-    return output[:-1] + between + b'"%s":' % name.encode() + value + b"}"
+    return output[:-1] + between + dumps({FEEDBACK: urls}).encode()[1:]
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
