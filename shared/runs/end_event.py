@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
+INTERRUPTS = "__interrupt__"  # key of an output that holds the open interrupts
 ROLLBACK = "rollback"  # the status of a run that was cancelled and deleted
 # The error of a cancelled run, by action: its name, and its message if no reason was given.
 CANCEL_ERRORS = {

@@ -483,36 +483,14 @@ def test_a_client_that_joins_gets_the_text_so_far_and_appends_to_it() -> None:
 def test_parts_of_any_form_are_taken() -> None:
     run = Played([1])
     odd: list[Any] = [None, 1, "x", [], {}, [1, 2], [{}, {}], [{"type": "ai"}, None], [{"type": "tool"}, {}]]
-    odd += [
-        [
-            {
-                "type": "AIMessageChunk",
-                "content": [None, {"type": "reasoning"}, {"type": "thinking", "thinking": 1}],
-            },
-            {},
-        ]
+    chunk = {"type": "AIMessageChunk"}
+    messages: list[Shown] = [
+        {**chunk, "content": [None, {"type": "reasoning"}, {"type": "thinking", "thinking": 1}]},
+        {"type": "ai", "tool_calls": [None, {}, {"id": "x", "name": "y", "args": "z"}], "usage_metadata": 1},
+        {**chunk, "tool_call_chunks": [None, {}, {"args": 1}], "usage_metadata": {"input_tokens": True}},
     ]
-    odd += [
-        [
-            {
-                "type": "ai",
-                "tool_calls": [None, {}, {"id": "x", "name": "y", "args": "z"}],
-                "usage_metadata": 1,
-            },
-            {},
-        ]
-    ]
-    odd += [
-        [
-            {
-                "type": "AIMessageChunk",
-                "tool_call_chunks": [None, {}, {"args": 1}],
-                "usage_metadata": {"input_tokens": True},
-            },
-            {},
-        ]
-    ]
-    for name in (
+    odd += [[message, {}] for message in messages]
+    names = (
         "messages",
         "values",
         "tasks",
@@ -522,7 +500,8 @@ def test_parts_of_any_form_are_taken() -> None:
         "updates",
         "values|odd",
         "messages|a:1||b",
-    ):
+    )
+    for name in names:
         for data in odd:
             run.add(name, data)
     run.end(End(RunStatus.SUCCESS, [{"messages": 1}]))

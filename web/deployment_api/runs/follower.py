@@ -25,7 +25,7 @@ from shared.models import RunStatus
 from shared.records import JsonSchema
 from shared.runs import backlog, cancel, create, end_event, read
 from shared.runs.cancel import Displaced
-from shared.runs.end_event import FAILED
+from shared.runs.end_event import FAILED, INTERRUPTS
 from shared.runs.feedback import FeedbackUrls
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
@@ -246,7 +246,7 @@ def output_of_thread(thread: Mapping[Any, Any]) -> Any:
     ]
     if not open_interrupts:
         return values
-    return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
+    return {**(values if isinstance(values, dict) else {}), INTERRUPTS: open_interrupts}
 
 
 def _root() -> str:

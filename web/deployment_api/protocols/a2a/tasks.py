@@ -13,6 +13,7 @@ from shared.infra.postgres import Row, dumps, loads
 from shared.models import RunStatus
 from shared.runs import a2a_tasks, end_event
 from shared.runs.a2a_tasks import COMPLETED, FAILED, INPUT_REQUIRED
+from shared.runs.end_event import INTERRUPTS
 from shared.threads import records
 from web.deployment_api.protocols.a2a import parts as message_parts
 from web.deployment_api.protocols.a2a.parts import InvalidResponse, Part
@@ -46,7 +47,6 @@ class TaskId:
 
 
 RESPONSE, QUESTION = "Assistant Response", "Interrupt"
-INTERRUPTS = "__interrupt__"
 
 Messages = list[dict[str, Any]]
 

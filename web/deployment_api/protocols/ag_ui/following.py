@@ -11,11 +11,10 @@ from shared.eventlog.hub import Stopping
 from shared.infra.postgres import connection, dumps, loads
 from shared.models import RunStatus
 from shared.runs import end_event, read
-from shared.runs.end_event import FAILED, ROLLBACK
+from shared.runs.end_event import FAILED, INTERRUPTS, ROLLBACK
 from shared.threads import records
 from web.deployment_api.protocols.ag_ui import events
 from web.deployment_api.protocols.ag_ui.events import End, RunEvents
-from web.deployment_api.protocols.ag_ui.state import INTERRUPTS
 from web.deployment_api.protocols.conversation import MESSAGES
 from web.deployment_api.runs.follower import RunFollower
 from web.http import sse

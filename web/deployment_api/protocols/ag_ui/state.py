@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from shared.infra.postgres import dumps
+from shared.runs.end_event import INTERRUPTS
 from web.deployment_api.protocols.conversation import MESSAGES
 
 TOOL_KEYS = ("tools", "ag-ui", "copilotkit")  # keys of an input that hold a client's tools and context
-INTERRUPTS = "__interrupt__"  # key of an output that holds the open interrupts
 HIDDEN = frozenset({MESSAGES, *TOOL_KEYS, INTERRUPTS})
 
 Operation = dict[str, Any]
