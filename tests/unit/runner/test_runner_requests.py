@@ -147,6 +147,11 @@ def spent() -> int:
         return conn.execute(text("SELECT tokens FROM spent_tokens")).scalar_one()
 
 
+def tokens_of(row: Any) -> int:
+    """Return the tokens that a run of the model `large` has reported."""
+    return row["usage"]["large"]["input_tokens"] + row["usage"]["large"]["output_tokens"]
+
+
 @within(bench)
 def test_a_loop_of_model_calls_is_stopped_when_the_run_has_used_what_it_may(b: Bench) -> None:
     allow(b, max_run_tokens=30)
@@ -177,9 +182,10 @@ def test_a_run_is_stopped_when_it_has_cost_what_it_or_its_thread_may(b: Bench) -
             "The thread has used its budget of $0.00003 a day (max_thread_cost_per_day)"
             in row["error"]["message"]
         )
+        tokens = tokens_of(row)
+        until(lambda: spent() == tokens)
         with connection() as conn:
             counted = conn.execute(text("SELECT kind, tokens, cost FROM spent_tokens")).all()
-        tokens = row["usage"]["large"]["input_tokens"] + row["usage"]["large"]["output_tokens"]
         assert [tuple(one) for one in counted] == [("thread", tokens, Decimal(tokens) / 1_000_000)]
         assert ended(b, b.start("consumes")) == ("success", "")
         usage.configure_prices(())
@@ -225,11 +231,12 @@ def test_the_day_s_budget_stops_what_runs_and_what_waits_does_not_begin(b: Bench
         running = [b.start("consumes", WITHOUT_END) for _ in range(3)]
 
         assert {ended(b, run_id) for run_id in running} == {("error", "BudgetExceeded")}
-        assert 60 < spent() < 3_000
-        before = spent()
+        used = sum(tokens_of(b.row(run_id)) for run_id in running)
+        assert 60 < used < 3_000
+        until(lambda: spent() == used)  # the last calls are counted beside the ends of their runs
         b.notify("", f"runs.{b.settings.pool}", waiting)
         assert ended(b, waiting) == ("error", "BudgetExceeded")
-        assert spent() == before
+        assert (b.row(waiting)["usage"], spent()) == (None, used)
         with connection() as conn:
             limits.change(conn, b.deployment.id, {"max_tokens_per_day": 0})
         assert ended(b, b.start("consumes")) == ("success", "")
