@@ -34,6 +34,7 @@ from web.deployment_api.protocols.a2a.errors import (
 )
 from web.deployment_api.protocols.a2a.follow import AgentCall, short_stream
 from web.deployment_api.protocols.a2a.shapes import Version03, Version1
+from web.deployment_api.protocols.access import readable_agent, refuse_foreign_page, require_readable
 from web.deployment_api.protocols.json_rpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -41,7 +42,6 @@ from web.deployment_api.protocols.json_rpc import (
     Call,
     RpcError,
 )
-from web.deployment_api.protocols.pages import refuse_foreign_page
 from web.gate.context import unchecked_deployment
 from web.schemas import fields
 from web.schemas.operations import JSON, SSE, RouteGroup
@@ -115,31 +115,21 @@ class CardQuery(fields.Schema):
     assistant_id = fields.StrictString()
 
 
-def _agent(assistant: str) -> Row:
-    """Return an assistant. Raises NotFound. Before authorization, the caller must not learn the result."""
-    with connection() as conn:
-        return agents.agent(conn, unchecked_deployment(), assistant)
-
-
-def _readable_agent(assistant: str) -> Row:
-    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden."""
-    methods.readable(assistants.named_id(assistant))
-    return _agent(assistant)
-
-
 def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
     """Return an assistant that the caller may call, and the grant for reading it. Raises Denied and NotFound.
 
-    The grant is None for a default assistant, which every caller may read.
+    The grant is None for a default assistant, which every caller may read. A caller who may not read assistants gets
+    Denied for a missing one too.
     """
     try:
-        agent = _agent(assistant)
+        with connection() as conn:
+            agent = agents.agent(conn, unchecked_deployment(), assistant)
     except NotFound:
-        methods.readable(assistants.named_id(assistant))
+        require_readable(assistants.named_id(assistant))
         raise
     if agent["assistant_id"] == assistants.default_id(agent["graph_id"]):
         return agent, None
-    return agent, methods.readable(agent["assistant_id"])
+    return agent, require_readable(agent["assistant_id"])
 
 
 @bp.operation(
@@ -152,7 +142,7 @@ def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
     strict_slashes=False,
 )
 def get_card(assistant_id: str) -> Response:
-    return _card(_readable_agent(assistant_id))
+    return _card(readable_agent(assistant_id))
 
 
 def _card(agent: Row) -> Response:
@@ -180,7 +170,7 @@ def find_card(query: dict[str, Any]) -> Response:
     assistant = query.get("assistant_id")
     if not assistant:
         raise Invalid("assistant_id is required", loc=("query", "assistant_id"), status=400)
-    return _card(_readable_agent(assistant))
+    return _card(readable_agent(assistant))
 
 
 @bp.operation(

@@ -22,8 +22,6 @@ from shared.runs.a2a_tasks import INPUT_REQUIRED, TERMINAL
 from shared.runs.cancel import Displaced
 from shared.runs.create import Created
 from shared.runs.signals import notify_next, publish_cancels
-from shared.user_code import filters
-from shared.user_code.authorization import Granted
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.a2a import tasks
 from web.deployment_api.protocols.a2a.card import SCOPE_HEADER, active_extensions, card
@@ -32,6 +30,7 @@ from web.deployment_api.protocols.a2a.follow import AgentCall, Follower, short_s
 from web.deployment_api.protocols.a2a.incoming import Send, run_request
 from web.deployment_api.protocols.a2a.shapes import CONTEXT, SCOPES, STATES, Version03
 from web.deployment_api.protocols.a2a.tasks import TaskId, View
+from web.deployment_api.protocols.access import require_readable
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs.creation import create_run
 from web.gate.addresses import client_address
@@ -248,16 +247,8 @@ def _page_after(token: str | None) -> tuple[datetime | None, UUID | None]:
 
 def extended_card(agent_call: AgentCall) -> Response:
     if agent_call.read is None:
-        readable(agent_call.agent["assistant_id"])
+        require_readable(agent_call.agent["assistant_id"])
     return agent_call.answer(card(agent_call.agent))
-
-
-def readable(assistant_id: UUID) -> Granted:
-    """Authorize reading an assistant and return the grant. Raises Denied, and NotFound if a filter hides it."""
-    granted = allow("assistants", "read", assistant_id=assistant_id)
-    with connection() as conn:
-        filters.require_assistant(conn, deployment().id, assistant_id, granted.filter)
-    return granted
 
 
 def _view(agent_call: AgentCall, sent: dict[str, Any]) -> View:

@@ -13,10 +13,9 @@ from typing import Any
 
 from flask import Response, jsonify, request
 
-from shared import agents, assistants
 from shared.errors import Invalid
 from shared.eventlog.hub import hub
-from shared.infra.postgres import Row, connection
+from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.records import OBJECT
 from shared.runs import read
@@ -24,6 +23,7 @@ from shared.runs.create import Created
 from shared.runs.drafts import RunRequest
 from shared.threads import records
 from shared.user_code import filters
+from web.deployment_api.protocols.access import readable_agent, refuse_foreign_page
 from web.deployment_api.protocols.ag_ui import following
 from web.deployment_api.protocols.ag_ui.events import STREAM_MODES, End, RunEvents, RunName
 from web.deployment_api.protocols.ag_ui.incoming import (
@@ -41,11 +41,10 @@ from web.deployment_api.protocols.ag_ui.incoming import (
 )
 from web.deployment_api.protocols.ag_ui.schema import JoinQuery, RunAgentInput
 from web.deployment_api.protocols.conversation import takes_messages
-from web.deployment_api.protocols.pages import refuse_foreign_page
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import FOLLOWED_HEADERS, RunFollower, stream_headers
 from web.deployment_api.runs.joins import add_stream_modes
-from web.gate.context import allow, deployment, unchecked_deployment
+from web.gate.context import allow, deployment
 from web.http import sse
 from web.schemas.operations import JSON, SSE, RouteGroup
 from web.schemas.validation import BAD_JSON, load
@@ -111,7 +110,7 @@ def join_agent(assistant_id: str, query: dict[str, Any]) -> Response:
     """Join the newest run of the thread that `threadId` names. If it has ended, the stream has its end at once."""
     _require_stream()
     old = is_old(query.get("protocolVersion"))
-    _readable_agent(assistant_id)
+    readable_agent(assistant_id)
     thread_id = thread_id_of(query["threadId"])
     granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
@@ -146,7 +145,7 @@ def join_agent(assistant_id: str, query: dict[str, Any]) -> Response:
     strict_slashes=False,
 )
 def get_capabilities(assistant_id: str) -> Response:
-    agent = _readable_agent(assistant_id)
+    agent = readable_agent(assistant_id)
     has_messages = takes_messages(agent["input_schema"])
     media = dict.fromkeys(("image", "audio", "video", "pdf", "file"), True)
     return jsonify(
@@ -190,12 +189,3 @@ def _body() -> dict[str, Any]:
         if error.message == BAD_JSON:
             error.status = HTTPStatus.BAD_REQUEST
         raise
-
-
-def _readable_agent(assistant: str) -> Row:
-    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden."""
-    id = assistants.named_id(assistant)
-    granted = allow("assistants", "read", assistant_id=id)
-    with connection() as conn:
-        filters.require_assistant(conn, deployment().id, id, granted.filter)
-        return agents.agent(conn, unchecked_deployment(), assistant)

@@ -18,10 +18,10 @@ from flask import Response
 
 from shared.errors import Denied
 from web.deployment_api.protocols import json_rpc
+from web.deployment_api.protocols.access import refuse_foreign_page
 from web.deployment_api.protocols.json_rpc import METHOD_NOT_FOUND, RpcError
 from web.deployment_api.protocols.mcp import envelope, subscriptions, task_methods, tool_calls, tools
 from web.deployment_api.protocols.mcp.envelope import LEGACY, SUPPORTED, TASKS_EXTENSION, McpRequest
-from web.deployment_api.protocols.pages import refuse_foreign_page
 from web.gate import challenges
 from web.gate.context import unchecked_deployment, user
 from web.schemas import fields
