@@ -3,8 +3,8 @@
 A record belongs to a run, a key and a source. The source is the caller, or `url` for all URLs of the run and key. A
 second record of a source replaces its first. A client that joins a run twice gets two URLs, and still one record.
 
-A token is encrypted with the service's keys. It names the run, the key and the time until which it is valid by the
-database's clock. It is not stored, so runs without feedback keys cost nothing.
+A token is a sealed text (`shared/infra/sealed.py`) that names the run and the key. It is not stored, so runs without
+feedback keys cost nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import orjson
 from sqlalchemy import Connection
 
 from shared.errors import Conflict, Gone, NotFound
-from shared.infra import encryption
-from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import Row, database_seconds, dumps
+from shared.infra import sealed
+from shared.infra.postgres import Row, dumps
+from shared.infra.sealed import InvalidSeal, SealExpired
 from shared.records import ANYTHING, ID, OBJECT_OR_NULL, TEXT, TEXT_OR_NULL, TIME, Record, RecordField
 from shared.sql import statement
 
@@ -34,7 +33,7 @@ EXPIRED = "This feedback URL has expired."
 RUN_DELETED = "The run of this feedback URL is deleted."
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,2000}")
-_PURPOSE = "feedback"  # the service's keys also encrypt other tokens
+_PURPOSE = "feedback"
 
 RECORD = Record(
     "RunFeedback",
@@ -111,8 +110,7 @@ class FeedbackUrls:
 
     def by_key(self) -> dict[str, str]:
         """Return the URLs by key, each valid from now on for VALID_SECONDS."""
-        until = int(database_seconds() + VALID_SECONDS)
-        tokens = {key: _seal(Target(self.deployment_id, self.run_id, key), until) for key in self.keys}
+        tokens = {key: _seal(Target(self.deployment_id, self.run_id, key)) for key in self.keys}
         return {key: f"{self.root}/feedback/{token}" for key, token in tokens.items()}
 
 
@@ -125,9 +123,9 @@ class Target:
     key: str
 
 
-def _seal(target: Target, until: int) -> str:
-    content = {_PURPOSE: [target.deployment_id.hex, target.run_id.hex, target.key, until]}
-    return encryption.encrypt(dumps(content)).decode().rstrip("=")
+def _seal(target: Target) -> str:
+    named = [target.deployment_id.hex, target.run_id.hex, target.key]
+    return sealed.seal(_PURPOSE, named, seconds=VALID_SECONDS).rstrip("=")
 
 
 def target_of(token: str) -> Target:
@@ -136,12 +134,12 @@ def target_of(token: str) -> Target:
         raise NotFound(UNKNOWN)
     padded = token + "=" * (-len(token) % 4)
     try:
-        owner, run, key, until = orjson.loads(encryption.decrypt(padded.encode()))[_PURPOSE]
-    except (Undecryptable, ValueError, TypeError, KeyError) as error:
+        deployment_id, run_id, key = sealed.unseal(_PURPOSE, padded)
+    except SealExpired as error:
+        raise Gone(EXPIRED) from error
+    except InvalidSeal as error:
         raise NotFound(UNKNOWN) from error
-    if until < database_seconds():
-        raise Gone(EXPIRED)
-    return Target(UUID(owner), UUID(run), key)
+    return Target(UUID(deployment_id), UUID(run_id), key)
 
 
 def require_run(conn: Connection, target: Target) -> None:

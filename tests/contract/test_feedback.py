@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.infra import encryption
 from shared.infra.postgres import connection
+from shared.infra.sealed import seal
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import feedback
 from shared.user_code import loopback
@@ -181,7 +182,7 @@ def bad_urls(api: Api, url: str, run: UUID) -> list[str]:
     secrets = (
         encryption.encrypt("{}").decode(),
         encryption.encrypt("[]").decode(),
-        encryption.encrypt('{"feedback": [1]}').decode(),
+        seal("mcp.request_state", [api.deployment.id.hex, run.hex, "score"], seconds=60),
         loopback.make(api.deployment.id, None),
     )
     bad = ("x", token[:-2], token + "A", f"A{token[1:]}", swapped, foreign, "a b", "é", *secrets)

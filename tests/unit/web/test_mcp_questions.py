@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from shared.infra import encryption, postgres
+from shared.infra import encryption
+from shared.infra.sealed import seal
 from web.deployment_api.protocols.mcp.questions import (
     Declined,
     InvalidResponse,
@@ -191,7 +193,7 @@ def test_answers_are_collected_until_none_is_missing() -> None:
 
 @pytest.fixture
 def identity(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallIdentity]:
-    monkeypatch.setattr("web.deployment_api.protocols.mcp.request_state.database_seconds", lambda: 1000.0)
+    monkeypatch.setattr("shared.infra.sealed.database_seconds", lambda: 1000.0)
     encryption.configure([encryption.new_key()])
     yield CallIdentity.of(uuid4(), uuid4(), "ann", "tool", {"a": 1, "b": 2})
     encryption.configure([])
@@ -218,13 +220,13 @@ def test_a_state_of_another_call_is_refused(identity: CallIdentity, monkeypatch:
     for other in others:
         with pytest.raises(InvalidState):
             RequestState.unseal(sealed, other)
-    foreign = encryption.encrypt(postgres.dumps({"expires_at": 9e9})).decode()
+    foreign = seal("feedback", {"identity": asdict(identity), **asdict(state)}, seconds=60)
     padded = (RequestState(thread_id=UUID(int=1), run=10**n).seal(identity) for n in range(40))
     with_padding = next(text for text in padded if text.endswith("="))
     for text in (sealed + "A", with_padding + "-TAMPERED", sealed[:-8] + "AAAAAAA=", "", "ü", foreign):
         with pytest.raises(InvalidState):
             RequestState.unseal(text, identity)
-    monkeypatch.setattr("web.deployment_api.protocols.mcp.request_state.database_seconds", lambda: 4601.0)
+    monkeypatch.setattr("shared.infra.sealed.database_seconds", lambda: 4601.0)
     with pytest.raises(InvalidState):
         RequestState.unseal(sealed, identity)
 

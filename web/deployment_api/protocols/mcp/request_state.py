@@ -1,13 +1,12 @@
 """The `requestState` of an MCP call that waits for answers: sealed, so that a client can return it but not change it.
 
-It is encrypted and authenticated with the operator's keys. It names the run that asked, so a state cannot be used again
-after the thread has continued: the thread is locked when the state is compared with it.
+It names the run that asked, so a state cannot be used again after the thread has continued: the thread is locked when
+the state is compared with it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -15,11 +14,11 @@ from uuid import UUID
 import orjson
 
 from shared.errors import Refused
-from shared.infra import encryption
-from shared.infra.encryption import Undecryptable
-from shared.infra.postgres import database_seconds, dumps
+from shared.infra import sealed
+from shared.infra.postgres import dumps
+from shared.infra.sealed import InvalidSeal
 
-PURPOSE = "mcp.request_state"  # other values that are encrypted with the same keys are no request state
+PURPOSE = "mcp.request_state"
 LIFETIME_SECONDS = 3600.0
 
 
@@ -55,30 +54,16 @@ class RequestState:
 
     def seal(self, identity: CallIdentity) -> str:
         """Return the text for the client. Raises Unavailable without encryption keys."""
-        expires_at = database_seconds() + LIFETIME_SECONDS
-        content = {"purpose": PURPOSE, "expires_at": expires_at, **asdict(identity), **asdict(self)}
-        return encryption.encrypt(dumps(content)).decode()
+        content = {"identity": asdict(identity), **asdict(self)}
+        return sealed.seal(PURPOSE, content, seconds=LIFETIME_SECONDS)
 
     @classmethod
-    def unseal(cls, sealed: str, identity: CallIdentity) -> RequestState:
+    def unseal(cls, text: str, identity: CallIdentity) -> RequestState:
         """Return the state that a client sends back. Raises InvalidState."""
-        if not _is_canonical(sealed):
-            raise InvalidState
         try:
-            content = orjson.loads(encryption.decrypt(sealed.encode()))
-        except (Undecryptable, orjson.JSONDecodeError):
+            content = sealed.unseal(PURPOSE, text)
+        except InvalidSeal:
             raise InvalidState from None
-        expected = {"purpose": PURPOSE, **orjson.loads(dumps(asdict(identity)))}
-        if not isinstance(content, dict) or any(content.get(name) != expected[name] for name in expected):
-            raise InvalidState
-        if content["expires_at"] < database_seconds():
+        if content["identity"] != orjson.loads(dumps(asdict(identity))):
             raise InvalidState
         return cls(thread_id=UUID(content["thread_id"]), run=content["run"], answers=content["answers"])
-
-
-def _is_canonical(sealed: str) -> bool:
-    """Return whether the text is exactly what `seal` writes. Decoders of base64 ignore what follows the padding."""
-    try:
-        return urlsafe_b64encode(urlsafe_b64decode(sealed)).decode() == sealed
-    except ValueError:
-        return False
