@@ -10,6 +10,7 @@ import pytest
 from web.deployment_api.protocols.a2a import errors, parts
 from web.deployment_api.protocols.a2a.follow import encode
 from web.deployment_api.protocols.a2a.parts import InvalidResponse
+from web.deployment_api.protocols.a2a.shapes import Version03, Version1
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 
 A2UI = {"mimeType": "application/json+a2ui"}
@@ -115,9 +116,8 @@ def test_media_types_are_accepted_by_name_and_by_kind() -> None:
 
 
 def test_errors_of_version_1_have_details() -> None:
-    def data(error: RpcError, *, with_details: bool = True, task_id: str | None = None) -> Any:
-        found = errors.failure(1, error, with_details=with_details, task_id=task_id)
-        return orjson.loads(found)["error"].get("data")
+    def data(error: RpcError, *, shapes: type[Version1] = Version1, task_id: str | None = None) -> Any:
+        return orjson.loads(shapes().failure(1, error, task_id=task_id))["error"].get("data")
 
     for code, reason in errors.REASONS.items():
         (details,) = data(RpcError(code, "no"), task_id="t")
@@ -132,7 +132,7 @@ def test_errors_of_version_1_have_details() -> None:
     (details,) = data(RpcError(INVALID_PARAMS, "something else"))
     assert details["fieldViolations"] == [{"field": "", "description": "something else"}]
     assert data(RpcError(METHOD_NOT_FOUND, "no")) is None
-    assert data(RpcError(errors.TASK_NOT_FOUND, "no"), with_details=False) is None
+    assert data(RpcError(errors.TASK_NOT_FOUND, "no"), shapes=Version03) is None
 
 
 def test_an_event_is_one_line_for_every_client() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from shared.infra.postgres import dumps
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.schemas.validation import SchemaViolation
 
@@ -26,12 +25,10 @@ DOMAIN = "a2a-protocol.org"
 _NAMED = re.compile(r"([A-Za-z][\w.-]*): (.+)", re.DOTALL)  # an error text that begins with a field's path
 
 
-def failure(id: Any, error: RpcError, *, with_details: bool, task_id: str | None = None) -> bytes:
-    """Return the JSON of an error. `task_id`: the task that the call names."""
-    shown: dict[str, Any] = {"code": error.code, "message": error.message}
-    if with_details and (details := _details(error, task_id)):
-        shown["data"] = [details]
-    return dumps({"jsonrpc": "2.0", "id": id, "error": shown}).encode()
+def with_details(error: RpcError, task_id: str | None) -> RpcError:
+    """Return an error with the details of version 1.0. `task_id`: the task that the call names."""
+    details = _details(error, task_id)
+    return RpcError(error.code, error.message, data=None if details is None else [details])
 
 
 def _details(error: RpcError, task_id: str | None) -> dict[str, Any] | None:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shared.runs.a2a_tasks import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from web.deployment_api.protocols.a2a.errors import failure
+from web.deployment_api.protocols import json_rpc
+from web.deployment_api.protocols.a2a.errors import with_details
 from web.deployment_api.protocols.a2a.parts import Part
 from web.deployment_api.protocols.json_rpc import Id, RpcError
 
@@ -50,7 +51,7 @@ class Version1:
     """JSON of protocol version 1.0."""
 
     def failure(self, id: Id | None, error: RpcError, *, task_id: str | None = None) -> bytes:
-        return failure(id, error, with_details=True, task_id=task_id)
+        return json_rpc.failure(id, with_details(error, task_id))
 
     def sent(self, task: Task) -> Any:
         """Return the result of sending a message."""
@@ -111,7 +112,7 @@ class Version03(Version1):
     """JSON of protocol version 0.3."""
 
     def failure(self, id: Id | None, error: RpcError, *, task_id: str | None = None) -> bytes:
-        return failure(id, error, with_details=False)
+        return json_rpc.failure(id, error)
 
     def sent(self, task: Task) -> Any:
         return self.task(task)
@@ -141,11 +142,7 @@ class Version03(Version1):
     def _part(self, part: Part) -> dict[str, Any]:
         kind = next(iter(part))
         if kind == "data" and not isinstance(part["data"], dict):
-            return {
-                "kind": kind,
-                **part,
-                "data": {"value": part["data"]},
-            }  # data must be an object in this version
+            return {"kind": kind, **part, "data": {"value": part["data"]}}  # this version requires an object
         if kind not in ("raw", "url"):
             return {"kind": kind, **part}
         names = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "name"}
