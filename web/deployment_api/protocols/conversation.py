@@ -8,7 +8,7 @@ input itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,12 +151,13 @@ def misfits(schema: JsonSchema, values: Mapping[str, Any]) -> list[str]:
     wrong = [
         f"{name}: must be {' or '.join(types)}"
         for name, field in input_fields(schema).items()
-        if name in values and (types := _allowed_types(schema, field)) and not _has_type(values[name], types)
+        if name in values and (types := _allowed_types(schema, field)) and not has_type(values[name], types)
     ]
     return missing + wrong
 
 
-def _has_type(value: Any, types: list[str]) -> bool:
+def has_type(value: Any, types: Sequence[str]) -> bool:
+    """Return whether a value has one of these types of JSON Schema."""
     if isinstance(value, bool):
         return "boolean" in types
     if isinstance(value, float) and value.is_integer() and "integer" in types:

@@ -16,10 +16,11 @@ import orjson
 from shared.errors import Refused
 from shared.infra.postgres import dumps
 from shared.threads import records
+from web.deployment_api.protocols.conversation import has_type
 
 MAX_MESSAGE = 4000  # characters
 ACCEPT, DECLINE, CANCEL = "accept", "decline", "cancel"
-TYPES: dict[str, Any] = {"string": str, "number": (int, float), "integer": int, "boolean": bool}
+TYPES = {"string": "a string", "number": "a number", "integer": "an integer", "boolean": "true or false"}
 # Members of a property that MCP knows. Clients may refuse others.
 MEMBERS = (
     "type", "title", "description", "default", "enum", "enumNames", "oneOf", "format", "minLength", "maxLength",
@@ -321,27 +322,11 @@ def _checked(
     known = {name: value for name, value in content.items() if name in properties and value is not None}
     for name, value in known.items():
         schema = properties[name]
-        if not _fits(value, schema["type"]):
-            raise InvalidResponse(f"{path}.{name}: must be {_WITH_ARTICLE[schema['type']]}")
+        if not has_type(value, [schema["type"]]):
+            raise InvalidResponse(f"{path}.{name}: must be {TYPES[schema['type']]}")
         if isinstance(schema.get("enum"), list) and value not in schema["enum"]:
             raise InvalidResponse(f"{path}.{name}: must be one of {', '.join(map(str, schema['enum']))}")
     return known
-
-
-_WITH_ARTICLE = {
-    "string": "a string",
-    "number": "a number",
-    "integer": "an integer",
-    "boolean": "true or false",
-}
-
-
-def _fits(value: Any, type: str) -> bool:
-    if isinstance(value, bool):
-        return type == "boolean"
-    if type == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, TYPES[type])
 
 
 def _json_or_text(text: str) -> Any:
