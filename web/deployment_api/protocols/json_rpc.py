@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -146,6 +147,11 @@ def failure(id: Id | None, error: RpcError) -> bytes:
     if error.data is not None:
         details["data"] = error.data
     return dumps({"jsonrpc": "2.0", "id": id, "error": details}).encode()
+
+
+def timestamp(at: datetime) -> str:
+    """Return a time in UTC as clients parse it: RFC 3339 with milliseconds."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def answer(body: bytes, status: int = 200) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from shared.runs.a2a_tasks import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
@@ -84,10 +84,9 @@ class Version1:
         return {"taskId": task.id, "contextId": task.context_id}
 
     def _status(self, task: Task) -> dict[str, Any]:
-        at = task.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         message = task.message
         explanation = {} if message is None else {"message": self._message(message, task, names_task=True)}
-        return {"state": self._state(task.state), "timestamp": at, **explanation}
+        return {"state": self._state(task.state), "timestamp": json_rpc.timestamp(task.at), **explanation}
 
     def _message(self, message: Message, task: Task, *, names_task: bool = False) -> dict[str, Any]:
         ids = self._ids(task) if names_task else {"contextId": task.context_id}

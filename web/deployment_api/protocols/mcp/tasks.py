@@ -7,7 +7,7 @@ only if the platform could not execute its run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +16,7 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import mcp_calls
 from shared.runs.end_event import FAILED
 from shared.runs.mcp_calls import CallEnd
+from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.mcp import questions, results
 from web.deployment_api.protocols.mcp.questions import Declined, Question
 from web.deployment_api.runs.follower import output_of_thread
@@ -71,8 +72,8 @@ def summary(call: Row, status: TaskStatus, message: str | None = None) -> dict[s
     shown: dict[str, Any] = {
         "taskId": str(call["thread_id"]),
         "status": status,
-        "createdAt": _time(call["created_at"]),
-        "lastUpdatedAt": _time(max(call["updated_at"], _ended_at(call) or call["updated_at"])),
+        "createdAt": json_rpc.timestamp(call["created_at"]),
+        "lastUpdatedAt": json_rpc.timestamp(max(call["updated_at"], _ended_at(call) or call["updated_at"])),
         "ttlMs": _ttl_ms(call),
         "pollIntervalMs": POLL_MS if age < SLOW_AFTER else SLOW_POLL_MS,
     }
@@ -126,7 +127,3 @@ def _ttl_ms(call: Row) -> int | None:
     else:
         return None
     return int((until - call["created_at"]).total_seconds() * 1000)
-
-
-def _time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
