@@ -76,11 +76,10 @@ def call_method() -> Response:
 
 
 def _discover(mcp: McpRequest) -> Response:
-    capabilities = {**CAPABILITIES, "extensions": EXTENSIONS} if EXTENSIONS else CAPABILITIES
     return mcp.answer(
         {
             "supportedVersions": SUPPORTED,
-            "capabilities": capabilities,
+            "capabilities": {**CAPABILITIES, "extensions": EXTENSIONS},
             "ttlMs": DISCOVERY_SECONDS * 1000,
             "cacheScope": "private",
         }

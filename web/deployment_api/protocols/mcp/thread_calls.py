@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -49,7 +50,7 @@ from web.http.connections import LastChunk
 log = logging.getLogger(__name__)
 
 DIRECT_MINUTES = 120  # a requestState, which may be issued again for the same questions, is valid for an hour
-TASK_MINUTES = 24 * 60  # tasks.WAITING
+TASK_MINUTES = tasks.WAITING // timedelta(minutes=1)
 STEPS = ("updates",)  # the stream mode from which a client learns what its call does
 TASKS_REQUIRED = {"extensions": {TASKS_EXTENSION: {}}}
 

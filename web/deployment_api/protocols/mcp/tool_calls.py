@@ -94,13 +94,9 @@ def _run(mcp: McpRequest, tool: Row | None, request: RunRequest, token: str | in
 def _baggage(meta: Mapping[str, Any]) -> dict[str, str]:
     """Return the entry of `configurable` with the baggage of the caller's trace, which only the graph reads."""
     baggage = meta.get("baggage")
-    is_kept = (
-        isinstance(baggage, str)
-        and len(baggage) <= MAX_BAGGAGE
-        and baggage.isascii()
-        and baggage.isprintable()
-    )
-    return {BAGGAGE: baggage} if is_kept and isinstance(baggage, str) else {}
+    if not isinstance(baggage, str) or len(baggage) > MAX_BAGGAGE:
+        return {}
+    return {BAGGAGE: baggage} if baggage.isascii() and baggage.isprintable() else {}
 
 
 def _run_request(
