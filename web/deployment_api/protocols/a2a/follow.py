@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from flask import Response
+from sqlalchemy import Connection
 
 from shared import thread_stream
 from shared.errors import NotFound
@@ -148,13 +149,12 @@ class Follower:
             self._require_visible(conn)
             return a2a_tasks.get(conn, self.key)
 
-    def state(self) -> Row:
+    def state(self, conn: Connection) -> Row:
         """Return the state of the task and its newest run. Raises NotFound as `row` does."""
-        with connection() as conn:
-            self._require_visible(conn)
-            return a2a_tasks.state(conn, self.key)
+        self._require_visible(conn)
+        return a2a_tasks.state(conn, self.key)
 
-    def _require_visible(self, conn: Any) -> None:
+    def _require_visible(self, conn: Connection) -> None:
         filters.require_thread(
             conn, self.key.deployment_id, self.id.thread_id, self._visible, error=a2a_tasks.missing()
         )
@@ -267,11 +267,11 @@ class TaskReader(ThreadReader[Event]):
 
     def _look(self) -> Look | None:
         try:
-            state = self._follower.state()
+            with connection() as conn:
+                state = self._follower.state(conn)
+                run = a2a_tasks.run_after(conn, self._follower.key, self._after)
         except NotFound:
             return None
-        with connection() as conn:
-            run = a2a_tasks.run_after(conn, self._follower.key, self._after)
         if run is None and (state["state"] in TERMINAL or not self.waits):
             return None
         return Look(state["last_seq"], run, round(state["state_updated_at"].timestamp() * 1_000_000))

@@ -137,7 +137,8 @@ def cancel_task(agent_call: AgentCall) -> Response:
     follower = Follower(agent_call, id, _view(agent_call, named), visible=granted.filter)
     has_slot, refusal = False, "The task changed during every attempt to cancel it. Try again"
     for _ in range(TRIES):
-        state = follower.state()
+        with connection() as conn:
+            state = follower.state(conn)
         if state["state"] in TERMINAL:
             raise RpcError(TASK_NOT_CANCELABLE, f"The task has ended already: it is {state['state']}")
         has_slot = has_slot or _take_slot_if_free()
