@@ -20,8 +20,9 @@ from shared.errors import NotFound
 from shared.infra.postgres import connection
 from web.deployment_api.user_app.proxy import refuse_script_of_console
 from web.gate import limits
-from web.gate.addresses import client_network, deployment_address
+from web.gate.addresses import client_network
 from web.gate.context import address, configured_url, settings, unchecked_deployment
+from web.gate.routing import deployment_url
 from web.http import static_files
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
@@ -56,8 +57,7 @@ def get_component(component_set: str, body: dict[str, Any]) -> Response:
         files = components.files(conn, served.id, served.active_revision_id, component_set)
     if "js" not in files:
         raise NotFound(f"There are no components of the name {component_set!r}")
-    prefix = served.http.get("mount_prefix")
-    root = deployment_address(settings(), configured_url(), served.address_name, prefix)
+    root = deployment_url(served, configured_url())
     addresses = {
         kind: html.escape(f"{root}/ui/{quote(set_name, safe='')}/{digest}.{kind}")
         for kind, (set_name, digest) in files.items()

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied
 from shared.user_code.users import User
-from web.gate.addresses import RequestAddress, deployment_address
-from web.gate.context import configured_url, settings
-from web.gate.routing import mount_prefix
+from web.gate.addresses import RequestAddress
+from web.gate.context import configured_url
+from web.gate.routing import deployment_url
 
 MCP = "/mcp"  # path of the MCP server at a deployment
 DOCUMENT = "/.well-known/oauth-protected-resource"
@@ -26,7 +26,7 @@ def protected_resource(deployment: DeploymentRef) -> dict[str, Any] | None:
     if auth is None or auth.oauth is None:
         return None
     return {
-        "resource": _resource(deployment),
+        "resource": deployment_url(deployment, configured_url()) + MCP,
         "authorization_servers": auth.oauth["authorization_servers"],
         "scopes_supported": auth.oauth["scopes"],
         "bearer_methods_supported": ["header"],
@@ -54,11 +54,6 @@ def forbidden(refusal: Denied, deployment: DeploymentRef, user: User | None) -> 
         return refusal
     challenge = f'Bearer error="insufficient_scope", {_parameters(metadata)}'
     return Denied(refusal.status, refusal.detail, {HEADER: challenge, **refusal.headers})
-
-
-def _resource(deployment: DeploymentRef) -> str:
-    prefix = mount_prefix(deployment)
-    return deployment_address(settings(), configured_url(), deployment.address_name, prefix) + MCP
 
 
 def _parameters(metadata: dict[str, Any]) -> str:

@@ -23,7 +23,14 @@ from shared import errors
 from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
 from shared.deployments.user_code import Route
 from web.gate import deployments
-from web.gate.addresses import AT_ROOT, DEPLOYMENT_PREFIX, DISCOVERY, NOWHERE, RequestAddress
+from web.gate.addresses import (
+    AT_ROOT,
+    DEPLOYMENT_PREFIX,
+    DISCOVERY,
+    NOWHERE,
+    RequestAddress,
+    deployment_address,
+)
 from web.gate.context import settings
 from web.gate.credentials import Credentials
 from web.gate.deployments import NO_DEPLOYMENT, DeploymentLookup
@@ -146,6 +153,11 @@ def _refuse(address: RequestAddress, refusal: Exception, *, is_missing_page: boo
 
 def mount_prefix(deployment: DeploymentRef) -> str:
     return str(deployment.http.get("mount_prefix") or "")
+
+
+def deployment_url(deployment: DeploymentRef, base_url: str) -> str:
+    """Return the URL of a deployment for clients. `base_url` is the URL of the service."""
+    return deployment_address(settings(), base_url, deployment.address_name, mount_prefix(deployment))
 
 
 def below_prefix(prefix: str, path: str) -> str | None:

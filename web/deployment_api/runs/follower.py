@@ -29,9 +29,8 @@ from shared.runs.end_event import FAILED, INTERRUPTS
 from shared.runs.feedback import FeedbackUrls
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
-from web.gate.addresses import deployment_address
 from web.gate.context import base_url, deployment, settings
-from web.gate.routing import mount_prefix
+from web.gate.routing import deployment_url
 from web.http import sse
 from web.http.client_watch import ClientWatch
 
@@ -77,7 +76,10 @@ class RunFollower:
         self.deployment_id = deployment().id
         self.settings = settings()
         keys = (kwargs or {}).get("feedback_keys")
-        self._feedback = FeedbackUrls(_root(), self.deployment_id, run_id, keys) if keys else None
+        self._feedback: FeedbackUrls | None = None
+        if keys:
+            root = deployment_url(deployment(), base_url())
+            self._feedback = FeedbackUrls(root, self.deployment_id, run_id, keys)
         self.cancels = cancels
         self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds)
 
@@ -247,12 +249,6 @@ def output_of_thread(thread: Mapping[Any, Any]) -> Any:
     if not open_interrupts:
         return values
     return {**(values if isinstance(values, dict) else {}), INTERRUPTS: open_interrupts}
-
-
-def _root() -> str:
-    """Return the URL of the current deployment, as its clients reach it."""
-    served = deployment()
-    return deployment_address(settings(), base_url(), served.address_name, mount_prefix(served))
 
 
 def _with_feedback(output: bytes, urls: Mapping[str, str]) -> bytes:

@@ -12,8 +12,8 @@ from shared.infra.postgres import Row
 from web.deployment_api.protocols.a2a.parts import A2UI_MODE, A2UI_MODES, FILE_MODES, JSON_MODE, TEXT_MODE
 from web.deployment_api.protocols.a2a.shapes import CONTEXT, SCOPES
 from web.deployment_api.protocols.conversation import input_fields, takes_messages
-from web.gate.addresses import deployment_address
-from web.gate.context import configured_url, deployment, settings
+from web.gate.context import configured_url, deployment
+from web.gate.routing import deployment_url
 
 VERSIONS = ("1.0", "0.3")
 VERSION = "A2A-Version"  # header or query parameter
@@ -99,11 +99,7 @@ def _card(agent: Row) -> dict[str, Any]:
     name = agent["name"] or agent["graph_id"]
     description = agent["description"] or f"Runs the assistant {name!r}."
     inputs, outputs = input_modes(agent), _output_modes(agent)
-    served = deployment()
-    address = deployment_address(
-        settings(), configured_url(), served.address_name, served.http.get("mount_prefix")
-    )
-    url = f"{address}/a2a/{agent['assistant_id']}"
+    url = f"{deployment_url(deployment(), configured_url())}/a2a/{agent['assistant_id']}"
     known = ", ".join(input_fields(agent["input_schema"])) or "of a JSON object"
     skill = {
         "id": str(agent["assistant_id"]),
