@@ -63,12 +63,17 @@ class TaskKey:
 
     @property
     def on_thread(self) -> dict[str, Any]:
-        id = f"{self.thread_id}:{self.first_run}"
+        id = id_of(self.thread_id, self.first_run)
         return {"deployment_id": self.deployment_id, "thread_id": self.thread_id, "task_id": id}
 
     @property
     def all(self) -> dict[str, Any]:
         return {**self.on_thread, "assistant_id": self.assistant_id, "first_run": self.first_run}
+
+
+def id_of(thread_id: UUID, first_run: UUID) -> str:
+    """Return the id of a task, as the SQL function `a2a_task_id` does."""
+    return f"{thread_id}:{first_run}"
 
 
 def missing() -> NotFound:
@@ -119,7 +124,7 @@ def continued(run: Row) -> dict[str, Any]:
     origin = run["metadata"].get(KEY)
     if not isinstance(origin, dict):
         return {}
-    return {KEY: {TASK_ID: origin.get(TASK_ID) or f"{run['thread_id']}:{run['run_id']}"}}
+    return {KEY: {TASK_ID: origin.get(TASK_ID) or id_of(run["thread_id"], run["run_id"])}}
 
 
 def detached(metadata: Mapping[str, Any]) -> dict[str, Any]:

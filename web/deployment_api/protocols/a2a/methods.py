@@ -92,9 +92,8 @@ def _create(agent_call: AgentCall, body: dict[str, Any], view: View) -> tuple[Fo
         created = create_run(run_request(agent_call.agent, body, uuid7()), assistant_read=agent_call.read)
     except Conflict as error:  # other clients changed the thread during every attempt
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
-    origin = created.row["metadata"][a2a_tasks.KEY]
-    first = origin.get(a2a_tasks.TASK_ID) or str(TaskId(created.thread_id, created.run_id))
-    return Follower(agent_call, TaskId.parse(first), view), created
+    task_id = a2a_tasks.continued(created.row)[a2a_tasks.KEY][a2a_tasks.TASK_ID]
+    return Follower(agent_call, TaskId.parse(task_id), view), created
 
 
 def _readable_task(agent_call: AgentCall, named: dict[str, Any]) -> Follower:

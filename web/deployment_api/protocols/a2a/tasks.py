@@ -43,7 +43,7 @@ class TaskId:
         raise a2a_tasks.missing()
 
     def __str__(self) -> str:
-        return f"{self.thread_id}:{self.run_id}"
+        return a2a_tasks.id_of(self.thread_id, self.run_id)
 
 
 RESPONSE, QUESTION = "Assistant Response", "Interrupt"
