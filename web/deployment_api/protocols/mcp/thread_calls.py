@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -45,7 +45,6 @@ from web.deployment_api.runs.follower import RunFollower
 from web.gate.context import caller, deployment, unchecked_deployment, user
 from web.gate.observation import take_slot
 from web.http import sse
-from web.http.connections import LastChunk
 
 log = logging.getLogger(__name__)
 
@@ -292,6 +291,7 @@ class ThreadCall:
         self._identity = _identity(mcp, tool)
         self._key = deployment().id, created.thread_id
         self._is_kept = False  # the client knows the thread, or it is deleted already
+        self._is_task = False  # the call has become a task while its client waited
         self.follower = RunFollower(created.run_id, created.thread_id, cancels=True)
         self._timer = TaskTimer(self.follower.settings.heartbeat_seconds, terms.task_after)
         self.follower.heartbeat = self._timer
@@ -309,19 +309,19 @@ class ThreadCall:
 
     def body(self, batches: sse.Batches) -> Generator[bytes]:
         """Yield line feeds until the run has ended or the call becomes a task, then the response."""
-        last: Event | None = None
-        self._timer.send_headers_first()
+        return sse.waiting(self._until_task(batches), self._timer, self._answer)
+
+    def _until_task(self, batches: sse.Batches) -> Iterator[list[Event]]:
+        """Yield the batches until the run has ended or the call becomes a task."""
         for batch in batches:
-            if batch and batch[-1].is_last:
-                last = batch[-1]
-            if self._timer.take_headers() and last is None:
-                yield sse.HEADERS
-            if self._timer.take_due():
-                yield sse.KEEP_ALIVE
-            if last is None and self._timer.take_task() and self._become_task():
-                yield LastChunk(self._mcp.result(tasks.created(self.row())))
+            has_ended = bool(batch) and batch[-1].is_last
+            if not has_ended and self._timer.take_task() and self._become_task():
+                self._is_task = True
                 return
-        yield LastChunk(self._mcp.result(self.result(last)))
+            yield batch
+
+    def _answer(self, last: Event | None) -> bytes:
+        return self._mcp.result(tasks.created(self.row()) if self._is_task else self.result(last))
 
     def result(self, last: Event | None) -> dict[str, Any]:
         """Return the questions of the graph, or the result of a call that has ended. Deletes the thread of the latter."""
