@@ -100,7 +100,7 @@ def state(conn: Connection, key: TaskKey) -> Row:
 
 
 def of_newest_run(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Row | None:
-    """Return the task of a thread's newest run, or None if that run is none of a task."""
+    """Return the task of a thread's newest run, or None if that run belongs to no task."""
     return _OPEN.row(conn, deployment_id=deployment_id, thread_id=thread_id)
 
 

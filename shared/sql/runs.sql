@@ -177,7 +177,7 @@ WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread
   AND run_id = {newest_run}
 
 -- name: open_task
--- The task of a thread's newest run. No row if that run is none of a task.
+-- The task of a thread's newest run. No row if that run belongs to no task.
 SELECT task_id, assistant_id, state FROM a2a_task
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND run_id = (
     SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id

@@ -101,7 +101,7 @@ def read_body() -> Any:
 
 
 def call_of(body: Any) -> Call:
-    """Return the call that a body is. Raises RpcError."""
+    """Return the call in a body. Raises RpcError."""
     if isinstance(body, list):
         raise RpcError(INVALID_REQUEST, "Batches are not supported: send one call per request")
     if not isinstance(body, dict):

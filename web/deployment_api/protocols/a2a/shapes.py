@@ -1,4 +1,4 @@
-"""Objects of A2A, and their JSON in both versions: 1.0 tells the type of an object by its field, 0.3 by `kind`."""
+"""Objects of A2A, and their JSON: the type of an object is the name of its field in version 1.0, and `kind` in 0.3."""
 
 from __future__ import annotations
 

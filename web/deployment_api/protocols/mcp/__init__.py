@@ -1,9 +1,9 @@
 """The Model Context Protocol at a deployment's address: assistants are tools, and a tool call is a run.
 
 The transport is Streamable HTTP without sessions: each request holds one call and gets the answer to it. Only a tool
-call costs more than a database query. `envelope` tells calls of version 2026-07-28 from older ones, and checks and
-answers both. `tools` determines which assistants a caller may see, and `tool_calls` runs them. `thread_calls` are calls
-that may ask their client or become tasks; `task_methods` and `subscriptions` serve tasks.
+call costs more than a database query. `envelope` distinguishes calls of version 2026-07-28 from older ones, checks
+them and shapes their answers. `tools` determines which assistants a caller may see, and `tool_calls` runs them.
+`thread_calls` are calls that may ask their client or become tasks; `task_methods` and `subscriptions` serve tasks.
 
 METHODS holds the methods. Each gets an `McpRequest` and returns a response, or raises RpcError. `server/discover` and
 `initialize` return only the server's name and versions, so they need no authorization.

@@ -30,7 +30,7 @@ def event_of(mcp: McpRequest, result: Mapping[str, Any]) -> bytes:
 
 
 def fitted(encode: Callable[[Mapping[str, Any]], bytes], result: Mapping[str, Any], reason: str) -> bytes:
-    """Encode a result as an event. If clients would not take it, it has the reason instead of the state."""
+    """Encode a result as an event. If it has more than MAX_EVENT bytes, the reason takes the place of the state."""
     event = encode(result)
     if len(event) > MAX_EVENT and "content" in result:
         event = encode(results.without_state(result, reason))

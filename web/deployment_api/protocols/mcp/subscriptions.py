@@ -56,7 +56,7 @@ def listen(mcp: McpRequest) -> Response:
 
 
 def _task_ids(notifications: Mapping[str, Any]) -> list[UUID] | None:
-    """Return the ids of the requested tasks without those that can be none, or None if none are requested."""
+    """Return the ids of the requested tasks, without texts that are no UUIDs. None if the client requests no tasks."""
     sent = notifications.get("taskIds")
     if sent is None:
         return None

@@ -165,8 +165,8 @@ class AnswersMissing(Refused):
 class ResumeCall:
     """The rule of a run that resumes a call. It answers all open questions of the thread.
 
-    `run` is the number of the run that asked; None: the newest. Later ones of `responses` take precedence, and those
-    that are stored with the call over all.
+    `run` is the number of the run that asked; None: the newest. If several of `responses` answer a question, the last
+    one counts. A response that is stored with the call takes precedence over them.
     """
 
     def __init__(self, caller: str, *responses: Mapping[str, Any], run: int | None = None) -> None:

@@ -132,7 +132,7 @@ def _describe(row: Row) -> dict[str, Any]:
 
 
 def _listed_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without what makes clients send headers or fetch other documents."""
+    """Return a schema without `x-mcp-header`, for which clients send headers, and references to other documents."""
     if not any(mark in orjson.dumps(schema) for mark in (b'"x-mcp-header"', b'"$ref"')):
         return schema
     listed = deepcopy(schema)
