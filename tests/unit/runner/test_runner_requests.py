@@ -148,8 +148,9 @@ def spent() -> int:
 
 
 def tokens_of(row: Any) -> int:
-    """Return the tokens that a run of the model `large` has reported."""
-    return row["usage"]["large"]["input_tokens"] + row["usage"]["large"]["output_tokens"]
+    """Return the tokens that a run of the model `large` has reported, 0 before its first call."""
+    reported = (row["usage"] or {}).get("large", {"input_tokens": 0, "output_tokens": 0})
+    return reported["input_tokens"] + reported["output_tokens"]
 
 
 @within(bench)
