@@ -1,4 +1,4 @@
-// What people do with the page of examples/copilotkit: `tests/release/test_copilotkit_page.py` starts it.
+// What people do with the page of examples/copilotkit: `tests/release/test_ag_ui_clients.py` starts it.
 
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";

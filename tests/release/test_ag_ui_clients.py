@@ -49,10 +49,16 @@ def test_a_lost_graph_process_does_not_end_the_stream(stack: Stack, frontend: st
 
 
 @pytest.fixture(scope="module")
-def page(stack: Stack) -> Iterator[str]:
+def built_page() -> Path:
+    return example_pages.built(EXAMPLE / "page")
+
+
+@pytest.fixture(scope="module", params=["ag-ui", "langgraph"])
+def page(request: pytest.FixtureRequest, stack: Stack, built_page: Path) -> Iterator[str]:
+    """Address of the built page. Its runtime has the agent of AG-UI or CopilotKit's `LangGraphAgent`."""
     deployment_url = f"{stack.url}/d/{stack.deploy(EXAMPLE)}"
-    built = example_pages.built(EXAMPLE / "page")
-    with example_pages.served(built, deployment_url, stack.api_key, **QUIET) as url:
+    more = {**QUIET, "AGENT": request.param}
+    with example_pages.served(built_page, deployment_url, stack.api_key, **more) as url:
         yield url
 
 

@@ -26,11 +26,11 @@ function Page() {
     },
   });
 
-  // A question of the agent: the run waits until it is answered.
+  // A question of the agent: the run waits until it is answered. `LangGraphAgent` sends it as an event with JSON.
   useInterrupt({
-    render: ({ interrupt, resolve }) => (
+    render: ({ interrupt, event, resolve }) => (
       <div className="question">
-        <p>{interrupt?.message}</p>
+        <p>{interrupt?.message ?? JSON.parse(String(event.value)).message}</p>
         <button onClick={() => resolve(true)}>Approve</button>
         <button onClick={() => resolve(false)}>Decline</button>
       </div>
