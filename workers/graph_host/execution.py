@@ -21,14 +21,22 @@ from .checkpoints.run_checkpoints import RunCheckpoints, configured, current_run
 from .checkpoints.storage import MemoryStorage, Storage
 from .connection import Connection
 from .events import EventWriter, StreamRequest
-from .inputs import UnknownInterruptError, check_resume, command_of, run_config, run_metadata, traced_as
+from .inputs import (
+    NODE_MISSING,
+    UnknownInterruptError,
+    check_resume,
+    command_of,
+    run_config,
+    run_metadata,
+    traced_as,
+)
 from .loader import RUN, LoadedGraph
 from .loop import current_depth
 from .outcome import Outcome, current_usage, finished_state, has_changes, is_over, read_state
 from .output import Limiter, current_run_id
 from .project.loopback import current_user
 from .project.users import AUTH_USER, configurable_of
-from .protocol.log import PROTOCOL, answered_interrupts, write_answered, write_requested
+from .protocol.log import PROTOCOL, answered_interrupts, waiting_interrupts, write_answered, write_requested
 from .protocol.transforming import transformed
 from .replays import interception
 from .replays.replay import Replay
@@ -201,10 +209,11 @@ class Execution:
         events.finish()
 
     async def _check_resume(self, graph: Pregel, config: RunnableConfig) -> None:
-        """Refuse a resume of a thread without state, and a strict resume that matches no waiting interrupt.
+        """Refuse a resume without state or without the waiting node, and a strict one that matches no interrupt.
 
-        LangGraph would otherwise start the graph without input. A resume from a given checkpoint is allowed: it runs
-        the interrupted step of that checkpoint again.
+        LangGraph would otherwise start the graph without input, or drop the answer to a node that another revision of
+        the graph had. A resume from a given checkpoint is allowed: it runs the interrupted step of that checkpoint
+        again.
         """
         spec = self._spec
         command = spec.get("command") or {}
@@ -214,8 +223,12 @@ class Execution:
         is_strict = spec.get("strict_resume")
         if self._checkpoints.is_fresh and not is_strict and command.keys() == {"resume"}:
             raise EmptyInputError("There is nothing to resume on a thread without state")
+        state = await graph.aget_state(config)
+        has_task = bool(state.tasks or command.get("goto"))
+        if not has_task and await waiting_interrupts(self._entry.saver, config):
+            raise UnknownInterruptError(NODE_MISSING)
         if is_strict and "checkpoint_id" not in (config.get("configurable") or {}):
-            check_resume(resume, await graph.aget_state(config))
+            check_resume(resume, state)
 
     async def _send_answers(self, config: RunnableConfig) -> None:
         """Write events that mark the interrupts answered by this run's resume.

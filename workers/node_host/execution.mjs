@@ -9,7 +9,7 @@ import { storage as currentStorage } from "./current.mjs";
 import { EventWriter, streamRequest } from "./events.mjs";
 import * as frames from "./frames.mjs";
 import {
-  AUTH_USER, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
+  AUTH_USER, NODE_MISSING, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
   queryConfig, runConfig, runMetadata, tracerOf,
 } from "./inputs.mjs";
 import { parseDocument } from "./json.mjs";
@@ -17,7 +17,7 @@ import { LibraryEvents } from "./library_events.mjs";
 import { RUN } from "./loading.mjs";
 import { Outcome, readState, stateRecord } from "./outcome.mjs";
 import { LOGGER, userStack } from "./output.mjs";
-import { PROTOCOL, answeredInterrupts, writeAnswered, writeRequested } from "./protocol/log.mjs";
+import { PROTOCOL, answeredInterrupts, waitingInterrupts, writeAnswered, writeRequested } from "./protocol/log.mjs";
 import { install } from "./replays/interception.mjs";
 import { Transformers } from "./protocol/transforming.mjs";
 import { Replay } from "./replays/replay.mjs";
@@ -221,10 +221,10 @@ export class Execution {
   }
 
   /**
-   * Refuse a resume of a thread without state, and a strict resume that matches no waiting interrupt.
+   * Refuse a resume without state or without the waiting node, and a strict one that matches no interrupt.
    *
-   * LangGraph would otherwise start the graph without input. A resume from a given checkpoint is allowed: it runs the
-   * interrupted step of that checkpoint again.
+   * LangGraph would otherwise start the graph without input, or drop the answer to a node that another revision of the
+   * graph had. A resume from a given checkpoint is allowed: it runs the interrupted step of that checkpoint again.
    */
   async #checkResume(graph, config) {
     const { command, resume_from_checkpoint: fromCheckpoint, strict_resume: isStrict } = this.#spec;
@@ -235,8 +235,12 @@ export class Execution {
     if (this.#checkpoints.isFresh && !isStrict && Object.keys(command).length === 1) {
       throw new EmptyInputError("There is nothing to resume on a thread without state");
     }
+    const record = stateRecord(await graph.getState(config), this.#checkpoints);
+    if (!record.tasks.length && !command.goto && (await waitingInterrupts(this.#shared.saver, config)).length) {
+      throw new UnknownInterruptError(NODE_MISSING);
+    }
     if (isStrict && !config.configurable.checkpoint_id) {
-      checkResume(resume, stateRecord(await graph.getState(config), this.#checkpoints));
+      checkResume(resume, record);
     }
   }
 

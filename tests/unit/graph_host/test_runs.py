@@ -178,6 +178,24 @@ def test_a_strict_resume_that_fits_nothing_leaves_the_thread_alone(
     assert thread.query("state", graph_id)["checkpoint"] == first.outcome["state"]["checkpoint"]
 
 
+@pytest.mark.parametrize("more", [{}, {"strict_resume": True}])
+def test_an_answer_to_a_node_that_the_graph_lacks_leaves_the_question_open(
+    thread: Checkpointed, more: dict[str, Any]
+) -> None:
+    (id,) = ids(thread.run("asks", {"text": "a"}))
+    for resume in ("yes", {id: "yes"}):
+        refused = thread.run("steps", command={"resume": resume}, **more)
+        assert refused.outcome["error"]["error"] == "UnknownInterruptError"
+        assert "a node that this revision" in refused.outcome["error"]["message"]
+        assert refused.outcome["keeps_thread"]
+    moved = Checkpointed(thread.host)
+    moved.run("asks", {"text": "a"})
+    assert moved.run("steps", command={"resume": 1, "goto": "two"}).values["log"] == ["one", "two"]
+
+    thread.move_to(moved.host)
+    assert thread.run("asks", command={"resume": "yes"}).values["log"] == ["one", "yes", "two"]
+
+
 def test_a_strict_resume_that_fits_is_like_another(thread: Checkpointed) -> None:
     waiting = ids(thread.run("asks_twice", {"text": "a"}))
     half = thread.run("asks_twice", command={"resume": {waiting[0]: "A"}}, strict_resume=True)

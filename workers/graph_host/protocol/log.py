@@ -117,6 +117,11 @@ async def answered_interrupts(
     """Return the ids of the interrupts that a run with this resume value answers."""
     if isinstance(resume, Mapping) and resume and all(INTERRUPT_ID.fullmatch(str(key)) for key in resume):
         return [str(key) for key in resume]
+    return await waiting_interrupts(saver, config)
+
+
+async def waiting_interrupts(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> list[str]:
+    """Return the ids of the interrupts of a checkpoint, also of nodes that the graph lacks."""
     checkpoint = await saver.aget_tuple(config)
     return [] if checkpoint is None else _open_ids(checkpoint)
 

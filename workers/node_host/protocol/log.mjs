@@ -64,6 +64,11 @@ export async function answeredInterrupts(saver, config, resume) {
   if (isResumeMap(resume) && Object.keys(resume).length) {
     return Object.keys(resume);
   }
+  return await waitingInterrupts(saver, config);
+}
+
+/** Return the ids of the interrupts of a checkpoint, also of nodes that the graph lacks. */
+export async function waitingInterrupts(saver, config) {
   const checkpoint = await saver.getTuple(config);
   return checkpoint === undefined ? [] : openIds(checkpoint.pendingWrites ?? []);
 }
