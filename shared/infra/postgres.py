@@ -7,6 +7,7 @@ that mean "no database" are raised as `Unavailable`.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra import arrays
@@ -27,6 +29,8 @@ from shared.infra.system import let_others_run
 
 # A pooled connection that was used this recently is reused without a liveness check.
 TRUSTED_SECONDS = 1.0
+# A connection that was unused for this long is closed, except the last one of its pool.
+IDLE_SECONDS = 30.0
 LARGE = 1_000_000  # characters or bytes: converting more in one step delays the other greenlets noticeably
 LOCK_TIMEOUT_SECONDS = 5.0
 # Maximum connections per pool; each process has a pool for transactions and one for single statements.
@@ -221,11 +225,14 @@ def _install_listeners(engine: Engine) -> None:
     A new connection is not checked. If the replacement of a lost connection were lost as well, SQLAlchemy would report
     a misuse of the connection; without the check the first statement raises the real error.
 
+    Connections that stay unused are closed (`_IdleConnections`).
+
     A server that hangs accepts connections and never answers. Callers waiting for the pool would try one after the
     other, each for the full timeout. After one attempt has timed out, further attempts therefore fail at once for
     `HUNG_SECONDS`.
     """
     hung_until = 0.0
+    idle = _IdleConnections()
 
     @event.listens_for(engine, "do_connect")
     def on_do_connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> Any:
@@ -248,6 +255,7 @@ def _install_listeners(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkout")
     def on_checkout(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        idle.remove(record)
         if record.info.pop("is_new", False):
             return
         if dbapi_connection.closed:
@@ -265,7 +273,43 @@ def _install_listeners(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkin")
     def on_checkin(dbapi_connection: Any, record: Any) -> None:
-        record.info["used_at"] = time.monotonic()
+        if dbapi_connection is not None:
+            record.info["used_at"] = time.monotonic()
+            idle.add(record)
+
+
+class _IdleConnections:
+    """The idle connections of a pool. Closes those unused for IDLE_SECONDS, except the one used last.
+
+    PostgreSQL's process behind a connection takes several MB, and a burst opens as many as the pool allows. The pool
+    opens a closed connection again when it needs one. A timer exists only while more than one connection is idle.
+    """
+
+    def __init__(self) -> None:
+        self._used_at: dict[ConnectionPoolEntry, float] = {}  # in order of use, because the pool is last in, first out
+        self._timer: threading.Timer | None = None
+
+    def add(self, entry: ConnectionPoolEntry) -> None:
+        self._used_at[entry] = time.monotonic()
+        self._start_timer()
+
+    def remove(self, entry: ConnectionPoolEntry) -> None:
+        self._used_at.pop(entry, None)
+
+    def _start_timer(self) -> None:
+        if self._timer is None and len(self._used_at) > 1:
+            self._timer = threading.Timer(IDLE_SECONDS, self._close_unused)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _close_unused(self) -> None:
+        self._timer = None
+        before = time.monotonic() - IDLE_SECONDS
+        for entry, used_at in tuple(self._used_at.items())[:-1]:
+            if used_at <= before and not entry.in_use:
+                self.remove(entry)
+                entry.close()
+        self._start_timer()
 
 
 @contextmanager

@@ -124,6 +124,23 @@ def test_sessions_that_are_terminated_as_soon_as_they_are_made_are_unavailable(
             run("SELECT 1")
 
 
+def test_connections_that_stay_unused_are_closed_except_one(
+    others: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sessions_of_the_pools()
+    monkeypatch.setattr(database_module, "IDLE_SECONDS", 0.01)
+
+    def living() -> int:
+        found = others.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", (made,)).fetchone()
+        assert found is not None
+        return found[0]
+
+    for _ in range(2):
+        with connection(), connection():
+            assert living() == 2
+        wait_until(lambda: living() == 1)
+
+
 @EVERY_DOOR
 def test_a_session_that_is_terminated_in_use_is_unavailable(
     others: psycopg.Connection[Any], run: Callable[..., None]
