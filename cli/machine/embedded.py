@@ -70,6 +70,7 @@ VALKEY_SETTINGS = {
     "appendfsync": "everysec",
     "save": '""',
     "maxmemory-policy": "noeviction",
+    "stream-node-max-bytes": "1024",  # Valkey allocates as much for each log, and most are short
     "client-output-buffer-limit": "pubsub 64mb 16mb 30",
     "timeout": "0",
     "tcp-keepalive": "60",
