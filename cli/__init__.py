@@ -5,6 +5,14 @@
 `doctor`. `commands` has their decorator, `output` what they print with; they call the service through `client`.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]  # root of the clone, or the `app` folder of an installed wheel
+KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
+SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
+
+
+def has_server() -> bool:
+    """Return whether the packages of the extra `server` are installed."""
+    return find_spec(SERVER_PACKAGE) is not None

@@ -4,13 +4,18 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. `health` starts without the imports of other commands: probes call it every few seconds."""
-    if sys.argv[1:2] == ["health"]:
-        from cli.machine import health
+    """Run the command line. `health` and `up` start without the imports of other commands.
 
-        code = health.quick(sys.argv[2:])
-        if code is not None:
-            sys.exit(code)
+    Probes call `health` every few seconds, and the supervisor of `up` would keep the modules in memory.
+    """
+    if sys.argv[1:2] == ["health"]:
+        from cli.machine.health import quick
+    elif sys.argv[1:2] == ["up"]:
+        from cli.machine.up import quick
+    else:
+        quick = None
+    if quick is not None and (code := quick(sys.argv[2:])) is not None:
+        sys.exit(code)
     from cli.main import app
 
     app()

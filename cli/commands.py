@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NewType, get_args, get_type_hints
 
@@ -27,6 +26,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.models import ArgumentInfo, Default
 
+from cli import has_server
 from cli.client.access import find_address, find_key, find_tenant
 from cli.client.client import Client
 from cli.errors import FAILED, INTERRUPTED, CommandFailed
@@ -71,7 +71,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Answer every 
 
 JSON_HELP = "Print JSON instead of text."
 JSON_EVENTS_HELP = "Print one JSON object for each event, as `deploy` does."
-SERVER_PACKAGE = "gunicorn"  # only the extra `server` installs it
 
 OperatorClient = NewType("OperatorClient", Client)
 
@@ -208,11 +207,6 @@ def new_app(help: str = "", *, completion: bool = False, group: type[TyperGroup]
         rich_markup_mode="markdown",  # paragraphs flow to the width of the terminal
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-
-
-def has_server() -> bool:
-    """Return whether the packages of the extra `server` are installed."""
-    return find_spec(SERVER_PACKAGE) is not None
 
 
 def require_server(command: str) -> None:

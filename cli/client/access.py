@@ -23,6 +23,7 @@ import typer
 from dotenv import dotenv_values
 from dotenv.parser import parse_stream
 
+from cli import KEPT_KEY, KEPT_URL
 from cli.client import contexts
 from cli.client.contexts import KEY_PREFIX, Context, is_service_key, normalized
 from cli.errors import BadUsage, CommandFailed
@@ -30,7 +31,6 @@ from shared.settings import Settings, names_of
 
 KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
-KEPT_KEY, KEPT_URL = "admin.key", "url"  # files that `runyard up` writes in the data directory
 THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 OTHER_SERVICE = "--url, or --context before the command, names another."

@@ -23,9 +23,9 @@ import typer
 from pathspec import GitIgnoreSpec
 from typer import Argument, Option
 
-from cli import PROJECT
+from cli import PROJECT, has_server
 from cli.client.access import TENANT_NAMES, read_env
-from cli.commands import command, has_server
+from cli.commands import command
 from cli.errors import BadUsage, CommandFailed
 from cli.output import console
 from shared.deployments import project_rules

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli import PROJECT
-from cli.client.access import KEPT_KEY
+from cli import KEPT_KEY, PROJECT
 from cli.doctor.findings import Finding, fails, ok, warning
 from cli.machine import embedded, up
 from shared import __version__

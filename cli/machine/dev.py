@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import typer
 from typer import Option
 
-from cli.client.access import KEPT_KEY
+from cli import KEPT_KEY
 from cli.client.client import Client
 from cli.commands import ConfigFile, Directory, command
 from cli.deployments.deploy import ArchiveUpload, DeployRequest, read_variables, start

@@ -10,12 +10,12 @@ second user. If the kernel refuses user namespaces, PostgreSQL runs as one of th
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import errno
 import os
 import pwd
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -307,7 +307,7 @@ def valkey(data_dir: Path) -> Server:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     path = _socket_folder(folder, "valkey.sock") / "valkey.sock"
-    password = secret_file(folder / "password", secrets.token_urlsafe)
+    password = secret_file(folder / "password", new_secret)
     settings = {**VALKEY_SETTINGS, "dir": f'"{folder}"', "unixsocket": f'"{path}"', "requirepass": password}
     config = folder / "valkey.conf"
     config.touch(mode=0o600)
@@ -390,6 +390,11 @@ def _wheel(package: str) -> Path:
             f"The package {package} is not installed: install runyard with its extra `server`, in a clone by `make install`."
         )
     return Path(spec.submodule_search_locations[0])
+
+
+def new_secret() -> str:
+    """Return a random secret for URLs and headers. The module `secrets` would load OpenSSL, which takes 4 MB."""
+    return base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
 
 
 def secret_file(path: Path, make: Callable[[], str]) -> str:

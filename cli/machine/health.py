@@ -60,7 +60,7 @@ def report(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 
 def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = None) -> str:
     """Check all processes of a kind, or only the process `pid`, and return a report line. Raises Unhealthy."""
     if kind == "web":
-        return _check_web(settings, "/ok?ready=1" if is_ready else "/ok")
+        return check_web(settings, "/ok?ready=1" if is_ready else "/ok")
     if kind == DATABASE:
         return _check_database(settings)
     addresses = [
@@ -83,11 +83,12 @@ def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = No
     )
 
 
-def _check_web(settings: Settings, path: str) -> str:
+def check_web(settings: Settings, path: str, *, timeout_seconds: float = ANSWER_SECONDS) -> str:
+    """Check that web answers this path with 200 and return a report line. Raises Unhealthy."""
     where = (settings.local_host, settings.port)
     request = f"GET {path} HTTP/1.0\r\nHost: {settings.bind}\r\n\r\n"
     try:
-        with socket.create_connection(where, ANSWER_SECONDS) as connection:
+        with socket.create_connection(where, timeout_seconds) as connection:
             connection.sendall(request.encode())
             status = connection.makefile("rb").readline(100).split()[1:2]
     except OSError as error:

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
@@ -24,8 +23,8 @@ from cli.deployments.report import PrintLine
 from cli.errors import BadUsage, CommandFailed
 from cli.machine import health, procfile
 from cli.machine.supervisor import Lines
-from cli.machine.up import run_service
-from shared.settings import Settings, check_public, unknown_variables
+from cli.machine.up import addresses, run_service, serve, settings_for
+from shared.settings import Settings, unknown_variables
 
 EXAMPLE = PROJECT / "examples" / "chat"
 NAME = "chat"
@@ -119,24 +118,6 @@ def health_command(
     raise typer.Exit(health.report(kind, is_ready=ready, pid=pid, wait_seconds=wait))
 
 
-def settings_for(port: int | None, host: str | None) -> Settings:
-    """Return the settings from the environment, overridden by the options. Raises BadSetting."""
-    check_public(os.environ)
-    options = {"RUNYARD_PORT": str(port or ""), "RUNYARD_LISTEN_HOST": host or ""}
-    return Settings.from_env({**os.environ, **{name: value for name, value in options.items() if value}})
-
-
-def serve(settings: Settings) -> int:
-    """Run the service and print its addresses. Returns the exit code."""
-    lines = Lines()
-
-    def on_ready(settings: Settings) -> None:
-        for row in addresses(settings, []):
-            lines.say(row)
-
-    return run_service(settings, lines, on_ready)
-
-
 def run_example(settings: Settings, print_line: PrintLine) -> None:
     """Deploy the example and stream one run of it with the public SDK. Raises CommandFailed if no event arrives."""
     assert settings.api_key is not None
@@ -187,33 +168,3 @@ def _essence(event: str, data: Any) -> str:
     else:
         text = json.dumps(data, ensure_ascii=False)
     return text if len(text) <= LINE else text[: LINE - 1] + "…"
-
-
-def addresses(settings: Settings, deployments: list[str]) -> list[str]:
-    """Return the lines that the demo prints once the service runs: addresses, keys, the next command."""
-    rows = [
-        f"Console         {settings.url}/",
-        f"Control plane   {settings.url}/v2/deployments",
-        *(f"Deployment      {settings.url}/d/{name}" for name in deployments),
-        f"API docs        {settings.url}/docs",
-        *_other_machines(settings),
-        f"API key         in {_relative(settings.data_dir / 'admin.key')}"
-        if (settings.data_dir / "admin.key").exists()
-        else "API key         the one in RUNYARD_API_KEY",
-        "Another key     runyard keys create --name NAME --role ROLE",
-        "Deploy yours    runyard deploy DIRECTORY",
-    ]
-    return ["", *rows, ""]
-
-
-def _other_machines(settings: Settings) -> list[str]:
-    """Return a line for users of other machines, if web listens on every address and no public URL is set."""
-    if not settings.listens_everywhere or settings.url != settings.local_url:
-        return []
-    url = f"http://ADDRESS:{settings.port}"
-    return [f"Other machines  {url}/, unencrypted; ADDRESS is this machine's. There: runyard login {url}"]
-
-
-def _relative(path: Path) -> str:
-    """Return the path relative to the working directory if it lies below it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

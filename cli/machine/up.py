@@ -3,6 +3,9 @@
 Servers without an address in the settings start from their wheels. Pending migrations run, then every process of the
 Procfile starts. Processes that die are restarted. On a stop signal the processes stop first, then the servers; nothing
 keeps running.
+
+The supervisor keeps each module that it imports as long as it lives. `cli/__main__.py` therefore calls `quick` without
+loading the other commands, and this module imports neither an HTTP client nor OpenSSL.
 """
 
 from __future__ import annotations
@@ -11,29 +14,28 @@ import base64
 import contextlib
 import fcntl
 import os
-import secrets
 import socket
+import sys
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cli import PROJECT
-from cli.client.access import KEPT_KEY, KEPT_URL
-from cli.errors import CannotStart
-from cli.machine import embedded, procfile
+from cli import KEPT_KEY, KEPT_URL, PROJECT, has_server
+from cli.errors import FAILED, INTERRUPTED, CannotStart, CommandFailed
+from cli.machine import embedded, health, procfile
 from cli.machine.fork_server.client import ForkServer
 from cli.machine.supervisor import Child, Died, Lines, Show, SupervisedProgram, Supervisor, describe_exit
 from shared.infra import database_version, system
 from shared.infra.system import close_memory, open_private
-from shared.settings import VARIABLES, Settings, unknown_variables
+from shared.setting_values import BadSetting
+from shared.settings import VARIABLES, Settings, check_public, unknown_variables
 
 GRACE_SECONDS = 30.0
 SERVER_SECONDS = 30.0  # covers a crash recovery, which replays the write-ahead log from the last checkpoint
 READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
+ANSWER_SECONDS = 1.0  # timeout of a check whether web answers
 DEBUGGED_SECONDS = 7 * 24 * 3600  # for which a debugger may stop a graph host
 FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
 
@@ -62,6 +64,46 @@ class OncePerMachine:
                 return
             self._shown.add(text)
         self._show(name, line)
+
+
+def quick(arguments: Sequence[str]) -> int | None:
+    """Run `runyard up ARGUMENTS` and return the exit code. None if typer has to parse the arguments."""
+    port, host, rest = None, None, list(arguments)
+    while rest:
+        match rest:
+            case ["--port" | "-p", number, *rest] if number.isdecimal() and 0 < int(number) < 2**16:
+                port = int(number)
+            case ["--host", host, *rest] if not host.startswith("-"):
+                pass
+            case _:
+                return None
+    if not has_server():
+        return None
+    try:
+        return serve(settings_for(port, host))
+    except (CommandFailed, BadSetting) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def settings_for(port: int | None, host: str | None) -> Settings:
+    """Return the settings from the environment, overridden by the options. Raises BadSetting."""
+    check_public(os.environ)
+    options = {"RUNYARD_PORT": str(port or ""), "RUNYARD_LISTEN_HOST": host or ""}
+    return Settings.from_env({**os.environ, **{name: value for name, value in options.items() if value}})
+
+
+def serve(settings: Settings) -> int:
+    """Run the service and print its addresses. Returns the exit code."""
+    lines = Lines()
+
+    def on_ready(settings: Settings) -> None:
+        for row in addresses(settings, []):
+            lines.say(row)
+
+    return run_service(settings, lines, on_ready)
 
 
 def run_service(settings: Settings, lines: Lines, on_ready: OnReady, opening: str | None = None) -> int:
@@ -161,9 +203,7 @@ def _is_alive(pid: int) -> bool:
 def _with_keys(settings: Settings) -> Settings:
     """Return the settings with an API key and encryption keys. Missing ones are created in the data directory."""
     if not settings.api_key:
-        key = embedded.secret_file(
-            settings.data_dir / KEPT_KEY, lambda: f"ryd_admin_{secrets.token_urlsafe(32)}"
-        )
+        key = embedded.secret_file(settings.data_dir / KEPT_KEY, lambda: f"ryd_admin_{embedded.new_secret()}")
         settings = replace(settings, api_key=key)
     if not settings.encryption_keys:
         path = embedded.key_file(settings.data_dir)
@@ -325,7 +365,6 @@ def _start_processes(
     Raises CannotStart if web does not answer in time.
     """
     lines = [line for line in procfile.read() if line.name != procfile.RELEASE]
-    answers = _answers(settings)
     for is_first in (True, False):
         for line in lines:
             if (line.name in FIRST) is is_first and not supervisor.is_stop_requested:
@@ -335,21 +374,18 @@ def _start_processes(
                         name, line.argv, line.environment(environment), PROJECT, command=line.command
                     )
                     started.append(supervisor.start(program))
-        ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
+        ready = supervisor.wait_until(lambda: _answers(settings), seconds=READY_SECONDS)
         if not ready and not supervisor.is_stop_requested:
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 
-def _answers(settings: Settings) -> Iterator[bool]:
-    """Yield, each time, whether the service answers now. The caller pulls one value per check."""
-    address = f"{settings.local_url}/ok"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while True:
-        try:
-            with opener.open(address, timeout=1) as answer:
-                yield answer.status == 200
-        except (urllib.error.URLError, OSError):
-            yield False
+def _answers(settings: Settings) -> bool:
+    """Return whether web answers now."""
+    try:
+        health.check_web(settings, "/ok", timeout_seconds=ANSWER_SECONDS)
+    except health.Unhealthy:
+        return False
+    return True
 
 
 class _ReadyThread(threading.Thread):
@@ -368,3 +404,36 @@ class _ReadyThread(threading.Thread):
             self.exit_code = code
             if code is not None:
                 self._supervisor.ask_to_stop()
+
+
+# The addresses
+
+
+def addresses(settings: Settings, deployments: list[str]) -> list[str]:
+    """Return the lines that the demo prints once the service runs: addresses, keys, the next command."""
+    rows = [
+        f"Console         {settings.url}/",
+        f"Control plane   {settings.url}/v2/deployments",
+        *(f"Deployment      {settings.url}/d/{name}" for name in deployments),
+        f"API docs        {settings.url}/docs",
+        *_other_machines(settings),
+        f"API key         in {_relative(settings.data_dir / 'admin.key')}"
+        if (settings.data_dir / "admin.key").exists()
+        else "API key         the one in RUNYARD_API_KEY",
+        "Another key     runyard keys create --name NAME --role ROLE",
+        "Deploy yours    runyard deploy DIRECTORY",
+    ]
+    return ["", *rows, ""]
+
+
+def _other_machines(settings: Settings) -> list[str]:
+    """Return a line for users of other machines, if web listens on every address and no public URL is set."""
+    if not settings.listens_everywhere or settings.url != settings.local_url:
+        return []
+    url = f"http://ADDRESS:{settings.port}"
+    return [f"Other machines  {url}/, unencrypted; ADDRESS is this machine's. There: runyard login {url}"]
+
+
+def _relative(path: Path) -> str:
+    """Return the path relative to the working directory if it lies below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

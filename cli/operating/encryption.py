@@ -6,7 +6,7 @@ from collections import Counter
 
 import typer
 
-from cli.client.access import KEPT_URL
+from cli import KEPT_URL
 from cli.commands import Yes, command, new_app, settings
 from cli.errors import CommandFailed
 from cli.machine import embedded

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from cli import has_server
 from cli.client.access import KEY_PREFIX, find_address, find_key, find_tenant, is_local
 from cli.client.client import Client
 from cli.client.names import is_id
@@ -17,7 +18,6 @@ from cli.commands import (
     Yes,
     command,
     delete_record,
-    has_server,
     new_app,
     require_server,
     settings,

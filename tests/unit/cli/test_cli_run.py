@@ -447,7 +447,7 @@ def test_a_new_javascript_project_has_its_lock_file_and_no_file_of_python(tmp_pa
 def test_a_new_project_without_the_service_s_packages_is_to_be_deployed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
+    monkeypatch.setattr("cli.SERVER_PACKAGE", "a_package_that_is_nowhere")
     ran = invoke("new", str(tmp_path / "agent"))
     assert ("runyard dev" in ran.stdout, "runyard deploy" in ran.stdout) == (False, True)
 

@@ -54,7 +54,7 @@ def test_the_command_line_is_imported_without_the_service_s_packages() -> None:
     ],
 )  # fmt: skip
 def test_a_command_of_the_service_says_what_to_install(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
+    monkeypatch.setattr("cli.SERVER_PACKAGE", "a_package_that_is_nowhere")
 
     ran = invoke(*command.split())
 
@@ -75,7 +75,7 @@ def test_a_key_of_a_service_elsewhere_is_never_made_in_the_database_here(
 
 
 def test_without_the_service_s_packages_keys_are_made_over_http_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.commands.SERVER_PACKAGE", "a_package_that_is_nowhere")
+    monkeypatch.setattr("cli.SERVER_PACKAGE", "a_package_that_is_nowhere")
 
     ran = invoke("keys", "create")
 

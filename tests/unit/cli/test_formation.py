@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cli.errors import CannotStart
-from cli.machine import embedded, procfile, serve
+from cli.machine import embedded, procfile, serve, up
 from cli.machine.supervisor import Lines
 from cli.machine.up import run_service
 from shared.infra.postgres import MOST_CONNECTIONS
@@ -51,6 +54,34 @@ def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
         settings = Settings(data_dir=tmp_path / "data", port=port, dev_deployment=dev)
         with pytest.raises(CannotStart, match=rf"Port {port} .* choose another with {chooses}\."):
             run_service(settings, Lines(), lambda settings: None)
+
+
+def test_a_start_imports_little(tmp_path: Path) -> None:
+    """The supervisor keeps what it imports as long as it lives."""
+    heavy = ("_hashlib", "_ssl", "httpx", "psycopg", "rich", "typer", "urllib.request")
+    script = (
+        "import sys; import cli.__main__ as it\n"
+        "try: it.main()\nexcept SystemExit as end: code = end.code\n"
+        f"print(code, [name for name in {heavy} if name in sys.modules])"
+    )
+    env = {**os.environ, "RUNYARD_DATA_DIR": str(tmp_path)}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-c", script, "up", "--host", "127.0.0.1", "-p", port],
+            cwd=procfile.PROJECT,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+
+    assert done.stdout == "1 []\n"
+    assert done.stderr.startswith(f"Error: Port {port} on 127.0.0.1 cannot be used")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--port"], ["--port", "0"], ["--host", "-p"], ["x"]])
+def test_other_arguments_are_left_to_typer(arguments: list[str]) -> None:
+    assert up.quick(arguments) is None
 
 
 def test_options_of_a_start_go_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:

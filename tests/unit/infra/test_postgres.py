@@ -131,7 +131,9 @@ def test_connections_that_stay_unused_are_closed_except_one(
     monkeypatch.setattr(database_module, "IDLE_SECONDS", 0.01)
 
     def living() -> int:
-        found = others.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", (made,)).fetchone()
+        found = others.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)", (made,)
+        ).fetchone()
         assert found is not None
         return found[0]
 
