@@ -298,7 +298,8 @@ class _IdleConnections:
 
     def _start_timer(self) -> None:
         if self._timer is None and len(self._used_at) > 1:
-            self._timer = threading.Timer(IDLE_SECONDS, self._close_unused)
+            unused_seconds = time.monotonic() - next(iter(self._used_at.values()))
+            self._timer = threading.Timer(max(IDLE_SECONDS - unused_seconds, 0.0), self._close_unused)
             self._timer.daemon = True
             self._timer.start()
 
