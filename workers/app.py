@@ -1,7 +1,7 @@
 """The Celery app that worker processes start from, and what a worker sets up when it starts.
 
 `python -m workers -P gevent -Q runs.default,hosts.default` is a runner,
-`… -Q builds` a builder.
+`… -Q builds` a builder. With `--with-beat` the worker also runs the schedule of beat.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 from functools import partial
 from typing import Any
 
+import click
 import gevent
 from celery.bootsteps import StartStopStep
 from celery.signals import setup_logging, worker_init, worker_ready
@@ -104,7 +105,21 @@ class SignalStep(StartStopStep):
             gevent.signal_handler(number, drain, number)
 
 
-app.steps["worker"].add(SignalStep)  # pyright: ignore[reportOptionalSubscript]  filled when the app is made
+class BeatStep(StartStopStep):
+    """Run the schedule of beat in this worker. Celery's own option for this, `--beat`, refuses gevent."""
+
+    def __init__(self, parent: Any, with_beat: bool = False, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self.enabled = with_beat
+
+    def start(self, parent: Any) -> None:
+        from workers import schedule  # imported here: most workers have no schedule
+
+        schedule.start_within(parent.app, settings)
+
+
+app.steps["worker"].update((SignalStep, BeatStep))  # pyright: ignore[reportOptionalSubscript]  filled when the app is made
+app.user_options["worker"].add(click.Option(["--with-beat"], is_flag=True, help="Run beat's schedule too."))
 
 
 def drain(number: signal.Signals) -> None:

@@ -15,10 +15,11 @@ from shared.setting_values import Formation
 from shared.settings import VARIABLES, Settings, check_public
 
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
-RELEASE = "release"  # runs to its end before the others start
+RELEASE, BEAT = "release", "beat"
+WITH_BEAT = " --with-beat"  # option of a worker
 # Addresses and keys that a process never uses. Withholding them means that a compromised process cannot leak them.
 WITHHELD = {
-    "beat": (
+    BEAT: (
         "DATABASE_URL", "DATABASE_READ_URL", "DATABASE_DIRECT_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS",
     )
 }  # fmt: skip
@@ -29,7 +30,7 @@ WITHHELD = {
 UNDER_HONCHO = "HONCHO_PROCESS_NAME"
 
 # Settings that a process requires; processes that are not listed require SERVING.
-NEEDED = {"release": ("database_url",), "beat": ("redis_url",)}
+NEEDED = {"release": ("database_url",), BEAT: ("redis_url",)}
 SERVING = ("database_url", "redis_url", "encryption_keys")
 
 # Processors kept busy by one web, one runner, and the graph host and servers that work for them.
@@ -103,12 +104,21 @@ def formation_text(formation: Formation) -> str:
     return ",".join(f"{name}={number}" for name, number in formation)
 
 
-def children(formation: Formation, name: str) -> int:
-    """Return how many processes the supervisor starts for a line of the Procfile.
+def supervised(formation: Formation) -> list[ProcfileLine]:
+    """Return a line for each process that the supervisor starts: `web`, `runner`, `runner.2` …, `builder` ….
 
-    It starts one `web`: gunicorn, which forks its own workers.
+    It starts one `web`: gunicorn, which forks its own workers. The first builder also runs the schedule of beat: a
+    process of its own would take 24 MB.
     """
-    return 1 if name == "web" else dict(formation).get(name, 1)
+    lines = []
+    for line in read():
+        if line.name in (RELEASE, BEAT):
+            continue
+        count = 1 if line.name == "web" else dict(formation).get(line.name, 1)
+        for number in range(1, count + 1):
+            name = line.name if number == 1 else f"{line.name}.{number}"
+            lines.append(ProcfileLine(name, line.command + (WITH_BEAT if name == "builder" else "")))
+    return lines
 
 
 def line_of(name: str) -> ProcfileLine:

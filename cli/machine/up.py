@@ -1,8 +1,8 @@
 """`runyard up`: start and supervise the whole service on one machine.
 
 Servers without an address in the settings start from their wheels. Pending migrations run, then every process of the
-Procfile starts. Processes that die are restarted. On a stop signal the processes stop first, then the servers; nothing
-keeps running.
+Procfile starts; `beat` runs within the builder. Processes that die are restarted. On a stop signal the processes stop
+first, then the servers; nothing keeps running.
 
 The supervisor keeps each module that it imports as long as it lives. `cli/__main__.py` therefore calls `quick` without
 loading the other commands, and this module imports neither an HTTP client nor OpenSSL.
@@ -360,20 +360,17 @@ def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer 
 def _start_processes(
     settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], started: list[Child]
 ) -> None:
-    """Start every line of the Procfile, the lines in FIRST before the others, and wait until web answers.
+    """Start the processes, those in FIRST before the others, and wait until web answers.
 
     Raises CannotStart if web does not answer in time.
     """
-    lines = [line for line in procfile.read() if line.name != procfile.RELEASE]
+    lines = procfile.supervised(settings.processes)
     for is_first in (True, False):
         for line in lines:
-            if (line.name in FIRST) is is_first and not supervisor.is_stop_requested:
-                for number in range(1, procfile.children(settings.processes, line.name) + 1):
-                    name = line.name if number == 1 else f"{line.name}.{number}"
-                    program = SupervisedProgram(
-                        name, line.argv, line.environment(environment), PROJECT, command=line.command
-                    )
-                    started.append(supervisor.start(program))
+            if line.name.startswith(FIRST) is is_first and not supervisor.is_stop_requested:
+                variables = line.environment(environment)
+                program = SupervisedProgram(line.name, line.argv, variables, PROJECT, command=line.command)
+                started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: _answers(settings), seconds=READY_SECONDS)
         if not ready and not supervisor.is_stop_requested:
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")

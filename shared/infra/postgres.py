@@ -286,7 +286,9 @@ class _IdleConnections:
     """
 
     def __init__(self) -> None:
-        self._used_at: dict[ConnectionPoolEntry, float] = {}  # in order of use, because the pool is last in, first out
+        self._used_at: dict[
+            ConnectionPoolEntry, float
+        ] = {}  # in order of use, because the pool is last in, first out
         self._timer: threading.Timer | None = None
 
     def add(self, entry: ConnectionPoolEntry) -> None:

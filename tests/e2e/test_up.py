@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 
 def test_it_runs_every_process_of_the_procfile(stack: Stack) -> None:
-    for name in ("web", "runner", "builder", "beat", "postgres", "valkey"):
+    for name in ("web", "runner", "builder", "postgres", "valkey"):
         wait_until(lambda name=name: stack.pids(name), what=name)
 
 

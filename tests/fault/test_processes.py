@@ -39,7 +39,7 @@ from tests.support.waiting import wait_until
 DRAIN_SECONDS = 2
 GRACE_SECONDS = 30
 MANY = 100  # signals in a row, some of which arrive during the previous one's handler
-PROCESSES = ("web", "runner", "builder", "beat")
+PROCESSES = ("web", "runner", "builder")
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,7 @@ def is_ready(stack: Stack, kind: str) -> bool:
 
 
 def test_a_runner_that_is_well_is_healthy_and_not_one_that_is_frozen_drains_or_is_gone(stack: Stack) -> None:
-    for kind in PROCESSES:
+    for kind in (*PROCESSES, "beat"):
         wait_until(lambda kind=kind: is_ready(stack, kind), 60, f"{kind} to be ready")
     assert health(stack, "runner", "--ready")[0] == 0
     (runner,) = stack.pids("runner")
@@ -292,7 +292,7 @@ def test_what_dies_is_started_again_and_the_data_survives_a_kill(
     stack: Stack, sdk: SyncLangGraphClient
 ) -> None:
     thread_id = sdk.threads.create()["thread_id"]
-    for name in ("web", "beat", "valkey", "postgres"):
+    for name in ("web", "builder", "valkey", "postgres"):
         stack.restart(name)
     wait_until(stack.is_up, 30)
 

@@ -22,7 +22,7 @@ from tests.support.runners import another_runner, lead, workers
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-PROCESSES = ("web", "runner", "builder", "beat")
+PROCESSES = ("web", "runner", "builder")
 DRAIN_SECONDS = 25  # the setting's default
 LOAD_SECONDS, REQUESTS_PER_SECOND = 120, 20
 MANY = 200
@@ -173,20 +173,20 @@ def test_crons_need_no_beat(stack: Stack) -> None:
         },
     )
     cron_id = made.raise_for_status().json()["cron_id"]
-    (beat,) = stack.kill("beat", signal.SIGSTOP)
+    (builder,) = stack.kill("builder", signal.SIGSTOP)  # which runs the schedule of beat
     try:
         fired = wait_until(lambda: len(found := of_cron(stack, cron_id)) == 2 and found, 150)
     finally:
-        psutil.Process(beat).resume()
+        psutil.Process(builder).resume()
     at = [run["created_at"] for run in fired]
     assert at[0].replace(second=0, microsecond=0) + timedelta(minutes=1) == at[1].replace(
         second=0, microsecond=0
     )
 
-    for name in ("beat", "runner", "builder"):
+    for name in ("runner", "builder"):
         stack.kill(name, signal.SIGSTOP)
     time.sleep(130)  # two scheduled times pass while no process can fire the cron
-    for name in ("beat", "runner", "builder"):
+    for name in ("runner", "builder"):
         stack.kill(name, signal.SIGCONT)
     wait_until(lambda: len(of_cron(stack, cron_id)) > 2, 60)
     stack.client.delete(f"/d/kitchen/runs/crons/{cron_id}").raise_for_status()

@@ -38,7 +38,6 @@ MARKS = {
     "web": "web/gunicorn.py",
     "runner": "runner@",
     "builder": "builder@",
-    "beat": "workers.beat",
     "postgres": "bin/postgres -D",
     "valkey": "valkey-server",
     "host": "workers/graph_host",

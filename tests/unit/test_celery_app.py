@@ -63,7 +63,7 @@ from shared.infra import logs
 from workers import beat
 
 logs.configure(beat.settings)
-scheduler = beat.TimedScheduler(app=beat.app)
+scheduler = beat.app.conf.beat_scheduler(app=beat.app)
 (entry,) = scheduler.schedule.values()
 for url in (f"redis://127.0.0.1:{sys.argv[1]}/0", beat.app.conf.broker_url) * 2:
     with beat.app.connection_for_write(url) as connection:
@@ -88,8 +88,8 @@ def test_an_outage_of_redis_is_one_line_and_its_end_another(redis_url: str, tmp_
 
     assert done.returncode == 0, done.stderr
     said = [line.partition(" ")[2] for line in done.stderr.splitlines()]
-    outage = "WARNING workers.beat: Redis is unreachable, upkeep gets no notifications until it returns: "
-    back = "INFO workers.beat: Redis is back"
+    outage = "WARNING workers.schedule: Redis is unreachable, upkeep gets no notifications until it returns: "
+    back = "INFO workers.schedule: Redis is back"
     assert [back if line == back else line[: len(outage)] for line in said] == [outage, back, outage, back], (
         done.stderr
     )

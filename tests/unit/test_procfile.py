@@ -58,9 +58,12 @@ class Recorder(Supervisor):
     def __init__(self) -> None:
         super().__init__(lambda name, line: None)
         self.given: dict[str, Mapping[str, str]] = {}
+        self.with_beat: list[str] = []
 
     def start(self, program: SupervisedProgram, *, restarts: bool = True) -> Child:
         self.given[program.name] = program.environment
+        if program.argv[-1].endswith("--with-beat"):
+            self.with_beat.append(program.name)
         return Child(program)
 
     def wait_until(
@@ -69,24 +72,25 @@ class Recorder(Supervisor):
         return True
 
 
-def test_every_process_is_started_with_what_it_needs_and_beat_with_no_key() -> None:
+def test_every_process_is_started_with_what_it_needs_and_beat_within_one_builder() -> None:
     keys = {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"}
     settings, recorder = Settings.from_env({}), Recorder()
 
     up._start_processes(settings, recorder, up.environment_of(settings), [])
 
     assert {name: keys & given.keys() for name, given in recorder.given.items()} == {
-        "web": keys, "runner": keys, "builder": keys, "beat": set(),
+        "web": keys, "runner": keys, "builder": keys,
     }  # fmt: skip
     assert all("REDIS_URL" in given for given in recorder.given.values())
 
-    settings = Settings.from_env({"RUNYARD_PROCESSES": "web=2, runner=3"})
+    settings = Settings.from_env({"RUNYARD_PROCESSES": "web=2, runner=3, builder=2"})
     recorder = Recorder()
 
     up._start_processes(settings, recorder, up.environment_of(settings), [])
 
-    assert set(recorder.given) == {"web", "runner", "runner.2", "runner.3", "builder", "beat"}
-    assert recorder.given["web"]["RUNYARD_PROCESSES"] == "web=2,runner=3"
+    assert set(recorder.given) == {"web", "runner", "runner.2", "runner.3", "builder", "builder.2"}
+    assert recorder.with_beat == ["builder"]
+    assert recorder.given["web"]["RUNYARD_PROCESSES"] == "web=2,runner=3,builder=2"
 
 
 def test_the_fork_server_gets_no_address_and_no_key_and_is_not_started_where_a_fork_is_not_safe(

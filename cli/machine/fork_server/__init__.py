@@ -14,7 +14,6 @@ ANSWER_SECONDS = 5.0  # timeout of the supervisor for a fork; longer than REPARE
 
 # Modules that at least two processes need. None reads settings at import; web loads its own modules itself.
 SHARED = (
-    "celery.bin.beat",
     "celery.bin.worker",
     "celery.concurrency.gevent",
     "celery.worker.consumer",
