@@ -15,6 +15,7 @@ from sqlalchemy import (
     false,
     func,
     text,
+    true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -47,6 +48,7 @@ THREAD = Table(
     column("rest_status", Text, nullable=True),
     column("rest_error", JSON(none_as_null=True), nullable=True),
     column("last_seq", BigInteger, server_default="0"),  # created_seq of its newest run
+    column("is_listed", Boolean, server_default=true()),  # False: the thread of an MCP call
     # a protocol stream watches it until then, and the newest run whose end was sent: see shared/protocol/watching.py
     column("protocol_until", TIME, nullable=True),
     column("protocol_end_given", BigInteger, server_default="0"),
@@ -57,10 +59,10 @@ THREAD = Table(
     column("created_at", TIME, server_default=NOW),
     column("updated_at", TIME, server_default=NOW),
     column("state_updated_at", TIME, server_default=NOW),
-    Index("ix_thread_updated_at", "deployment_id", "updated_at"),
-    Index("ix_thread_created_at", "deployment_id", "created_at"),
+    Index("ix_thread_updated_at", "deployment_id", "is_listed", "updated_at"),
+    Index("ix_thread_created_at", "deployment_id", "is_listed", "created_at"),
     Index("ix_thread_expires", text(EXPIRES_AT), postgresql_where=text(EXPIRES)),
-    Index("ix_thread_status", "deployment_id", "status", "updated_at"),
+    Index("ix_thread_status", "deployment_id", "is_listed", "status", "updated_at"),
     Index(
         "ix_thread_metadata",
         "metadata",
@@ -70,8 +72,8 @@ THREAD = Table(
 )
 
 
-# An MCP call that runs on a thread of its own, because it may ask its client or become a task. Lists of threads leave the
-# thread out. See shared/runs/mcp_calls.py.
+# An MCP call that runs on a thread of its own, because it may ask its client or become a task. The thread is not listed.
+# See shared/runs/mcp_calls.py.
 MCP_CALL = Table(
     "mcp_call",
     METADATA,

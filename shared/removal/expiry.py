@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import thread_copies
+from shared.runs import mcp_calls
 from shared.sql import statement
 from shared.threads import checkpoints, records
 
@@ -59,7 +60,7 @@ def sweep(conn: Connection) -> int:
         if not thread_copies.lock_if_quiet(conn, **key):
             continue
         row = _TTL_STRATEGY.row(conn, **key)
-        if row is None or row["ttl_strategy"] is None:
+        if row is None or row["ttl_strategy"] is None or mcp_calls.keep_waiting(conn, **key):
             continue
         if row["ttl_strategy"] == "delete":
             records.remove(conn, **key)

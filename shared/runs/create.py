@@ -124,6 +124,7 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
         "kwargs": dumps(draft.kwargs if not draft.is_temporary else _of_temporary(draft)),
         "multitask_strategy": request.multitask_strategy,
         "temporary": draft.is_temporary,
+        "is_listed": request.lists_thread,
         "pool": assistant.pool,
         "key_id": creator.key_id,
         "user_name": user_name,

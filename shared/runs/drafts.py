@@ -62,6 +62,7 @@ class RunRequest:
     interrupt_after: Any = None
     multitask_strategy: str = "enqueue"
     if_not_exists: str = "reject"
+    lists_thread: bool = True  # lists of threads show a thread that the run creates
     on_completion: str = "delete"
     durability: str = "async"
     after_seconds: float = 0

@@ -7,6 +7,7 @@ call lock its thread first, so that an answer, a second answer and a cancellatio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,8 @@ from shared.infra.postgres import Row, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.sql import Conn, statement
 
+KEPT = timedelta(hours=1)  # time for which a task can be read after its end
+WAITING = timedelta(days=1)  # time for which a task waits for an answer
 METADATA = {"mcp": True}  # in the metadata of runs that MCP clients create, and of these runs' new threads
 
 _INSERT = statement("mcp.insert")
@@ -25,6 +28,7 @@ _MAKE_TASK = statement("mcp.make_task")
 _STORE_ANSWERS = statement("mcp.store_answers")
 _RESUMED = statement("mcp.resumed")
 _FINISH = statement("mcp.finish")
+_KEEP_WAITING = statement("mcp.keep_waiting")
 
 
 class CallEnd(StrEnum):
@@ -35,7 +39,7 @@ class CallEnd(StrEnum):
 
 
 def insert(conn: Conn, deployment_id: UUID, thread_id: UUID, *, caller: str, is_task: bool) -> None:
-    """Insert a call in the transaction that creates its thread: no list ever shows the thread."""
+    """Insert a call in the transaction that creates its thread, which is not listed."""
     _INSERT.count(conn, deployment_id=deployment_id, thread_id=thread_id, caller=caller, is_task=is_task)
 
 
@@ -77,4 +81,14 @@ def record_resumption(conn: Conn, deployment_id: UUID, thread_id: UUID, uses: Ma
 
 def finish(conn: Conn, deployment_id: UUID, thread_id: UUID, end: CallEnd) -> None:
     """End a call that waits. The caller holds the lock of the thread."""
-    _FINISH.count(conn, deployment_id=deployment_id, thread_id=thread_id, end=end)
+    minutes = KEPT / timedelta(minutes=1)
+    _FINISH.count(conn, deployment_id=deployment_id, thread_id=thread_id, end=end, minutes=minutes)
+
+
+def keep_waiting(conn: Conn, deployment_id: UUID, thread_id: UUID) -> bool:
+    """Extend the time to live of the thread of a task that waits for an answer. The caller holds the lock of the thread.
+
+    Returns False if the call is no task, does not wait, or has waited for WAITING.
+    """
+    minutes = WAITING / timedelta(minutes=1)
+    return _KEEP_WAITING.count(conn, deployment_id=deployment_id, thread_id=thread_id, minutes=minutes) > 0

@@ -63,8 +63,8 @@ old AS (
 -- part: new_thread
 -- The thread of a new run, inserted with the run. No row if it exists already, or if `versions` names other versions.
 t AS (
-    INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq, ttl_minutes, ttl_strategy)
-    SELECT :deployment_id, :thread_id, 'busy', CAST(:metadata AS jsonb), CAST(:thread_config AS json), 1,
+    INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq, is_listed, ttl_minutes, ttl_strategy)
+    SELECT :deployment_id, :thread_id, 'busy', CAST(:metadata AS jsonb), CAST(:thread_config AS json), 1, :is_listed,
         ttl.minutes, ttl.strategy
     FROM (VALUES (1)) AS one
     LEFT JOIN LATERAL (SELECT * FROM default_thread_ttl(:deployment_id) WHERE NOT :temporary) AS ttl ON true

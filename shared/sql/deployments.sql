@@ -57,7 +57,8 @@ SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL)
 -- recently changed.
 SELECT taking.revision_id FROM (
     SELECT d.id, d.updated_at, d.active_revision_id, d.traffic,
-        (SELECT max(updated_at) FROM thread WHERE deployment_id = d.id) AS used_at
+        greatest((SELECT max(updated_at) FROM thread WHERE deployment_id = d.id AND is_listed),
+            (SELECT max(updated_at) FROM thread WHERE deployment_id = d.id AND NOT is_listed)) AS used_at
     FROM listed_deployment d WHERE d.pool = :pool AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
     ORDER BY used_at DESC NULLS LAST, d.updated_at DESC LIMIT :limit
 ) AS d CROSS JOIN LATERAL (

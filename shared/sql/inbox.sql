@@ -168,8 +168,8 @@ BEGIN
     IF EXISTS (SELECT FROM bench WHERE id = NEW.deployment_id) THEN
         RETURN NULL;  -- nobody is asked by a replay
     END IF;
-    IF EXISTS (SELECT FROM mcp_call c WHERE c.deployment_id = NEW.deployment_id AND c.thread_id = NEW.thread_id) THEN
-        RETURN NULL;  -- the client of the call is asked
+    IF NOT NEW.is_listed THEN
+        RETURN NULL;  -- the client of an MCP call is asked
     END IF;
     IF NEW.status = 'interrupted' THEN
         SELECT coalesce(array_agg(interrupt_id), '{}'), array_agg(kind), array_agg(value) INTO kept, kinds, contents

@@ -35,11 +35,19 @@ UPDATE mcp_call SET uses = CAST(:uses AS jsonb), answers = '{}'
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 
 -- name: finish
--- The thread is kept for some time after its last change, and so is the end of the call.
+-- The thread lives for this number of minutes from now on.
 WITH ended AS (
     UPDATE mcp_call SET "end" = :end, ended_at = now()
     WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND "end" IS NULL
     RETURNING deployment_id, thread_id
 )
-UPDATE thread AS t SET updated_at = now() FROM ended
+UPDATE thread AS t SET updated_at = now(), ttl_minutes = :minutes FROM ended
 WHERE t.deployment_id = ended.deployment_id AND t.thread_id = ended.thread_id
+
+-- name: keep_waiting
+UPDATE thread AS t SET ttl_minutes = :minutes FROM mcp_call AS c
+WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id AND t.ttl_minutes < :minutes
+  AND t.status = 'interrupted' AND c.deployment_id = t.deployment_id AND c.thread_id = t.thread_id
+  AND c.is_task AND c."end" IS NULL
+  AND 'success' = (
+    SELECT status FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id ORDER BY created_seq DESC LIMIT 1)

@@ -207,15 +207,8 @@ def remove(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
     )
 
 
-# The thread of an MCP call belongs to the call's client. No list shows it.
-_IS_NO_CALL = text(
-    "NOT EXISTS (SELECT FROM mcp_call AS c"
-    " WHERE c.deployment_id = thread.deployment_id AND c.thread_id = thread.thread_id)"
-)
-
-
 def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
-    where = [THREAD.c.deployment_id == deployment_id, _IS_NO_CALL]
+    where = [THREAD.c.deployment_id == deployment_id, THREAD.c.is_listed]
     if filters.get("ids"):
         where.append(THREAD.c.thread_id.in_(filters["ids"]))
     if filters.get("metadata"):

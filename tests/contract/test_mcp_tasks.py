@@ -133,7 +133,7 @@ def test_a_call_that_takes_long_becomes_a_task_that_outlives_its_client(
     assert (created["resultType"], created["taskId"]) == ("task", str(thread["thread_id"]))
     calling.response.close()
     (thread,) = threads(api.deployment)
-    assert (thread["status"], thread["ttl_minutes"]) == ("busy", 1440)
+    assert (thread["status"], thread["ttl_minutes"]) == ("busy", 60)
     calling.actor.finish({}, output={})
     assert answer(api, "tasks/get", TASKS, taskId=created["taskId"])["status"] == "completed"
 
@@ -237,12 +237,7 @@ def test_a_task_is_cancelled_in_any_state(api: Api, notifications: Notifications
     assert statuses(running) == ("cancelled", set())
     waiting = Task(api, notifications)
     ask(waiting.actor, {"i1": "Which?"})
-    with connection() as conn:
-        conn.execute(text(AGE), {"id": waiting.id, "age": "23 hours 50 minutes"})
     waiting.cancel()
-    with connection() as conn:
-        conn.execute(text(AGE), {"id": waiting.id, "age": "1 hour"})
-        assert expiry.sweep(conn) == 0
     assert statuses(waiting) == ("cancelled", set())
     waiting.update(i1=accept("late"))
     ended = Task(api, notifications)
@@ -250,6 +245,32 @@ def test_a_task_is_cancelled_in_any_state(api: Api, notifications: Notifications
     ended.cancel()
     assert statuses(ended) == ("completed", {"result"})
     assert resumes(api.deployment) == []
+
+
+def swept_after(task: Task, age: str) -> int:
+    """Remove expired threads when a task has not changed for this time. Returns how many were removed."""
+    with connection() as conn:
+        conn.execute(text(AGE), {"id": task.id, "age": age})
+        return expiry.sweep(conn)
+
+
+def test_the_thread_of_a_task_lives_for_a_day_while_it_waits_and_for_an_hour_after_its_end(
+    api: Api, notifications: Notifications
+) -> None:
+    cancelled, declined, ended, forgotten = (Task(api, notifications) for _ in range(4))
+    for task in (cancelled, declined, ended, forgotten):
+        ask(task.actor, {"i1": "Which?"})
+        assert swept_after(task, "23 hours 59 minutes") == 0
+        assert statuses(task) == ("input_required", {"inputRequests"})
+    cancelled.cancel()
+    declined.update(i1={"action": "decline"})
+    ended.update(i1=accept("this"))
+    ended.resumed().finish({}, output={})
+    for task in (cancelled, declined, ended):
+        assert swept_after(task, "59 minutes") == 0
+        assert swept_after(task, "2 minutes") == 1
+    assert swept_after(forgotten, "2 minutes") == 1
+    assert threads(api.deployment) == []
 
 
 def answer_task(api: Api) -> str:

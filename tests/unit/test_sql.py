@@ -125,7 +125,7 @@ DIGESTS = {
     "key_label": "d1e0c8b86fd5",
     "record_question_end_1": "0099ba57a540",
     "record_answers_1": "4f5213eb8415",
-    "update_questions_1": "c21bb815d680",
+    "update_questions_1": "bb8ae9054f6c",
     "with_lost_attempt": "846b03d747a2",
     "record_webhooks_1": "bfe6cdd5d8d6",
     "delivery_status": "f6badf18aaab",

@@ -345,3 +345,8 @@ ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_thread_tokens_per_day BIGINT
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS max_thread_cost_per_day NUMERIC;
 ALTER TABLE deployment ADD COLUMN IF NOT EXISTS budget_webhook TEXT;
 DROP INDEX IF EXISTS ix_run_a2a;
+ALTER TABLE thread ADD COLUMN IF NOT EXISTS is_listed BOOLEAN DEFAULT 'true' NOT NULL;
+DROP INDEX ix_thread_created_at, ix_thread_status, ix_thread_updated_at;
+CREATE INDEX ix_thread_created_at ON thread (deployment_id, is_listed, created_at);
+CREATE INDEX ix_thread_status ON thread (deployment_id, is_listed, status, updated_at);
+CREATE INDEX ix_thread_updated_at ON thread (deployment_id, is_listed, updated_at);

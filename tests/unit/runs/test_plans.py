@@ -34,9 +34,9 @@ LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 FILL = (
     """
-    INSERT INTO thread (deployment_id, thread_id, metadata, updated_at)
+    INSERT INTO thread (deployment_id, thread_id, metadata, created_at, updated_at)
     SELECT :deployment_id, gen_random_uuid(), jsonb_build_object('user', n % 400, 'tenant', n % 10),
-        now() - make_interval(secs => n)
+        now() - make_interval(secs => n), now() - make_interval(secs => n)
     FROM generate_series(1, :threads) AS n
     """,
     """
@@ -69,6 +69,11 @@ FILL = (
         type, data)
     SELECT :deployment_id, :thread_id, '', lpad(CAST(n AS text), 8, '0'), 'task', 0, 'messages', 'msgpack', ''
     FROM generate_series(1, :steps) AS n
+    """,
+    """
+    INSERT INTO thread (deployment_id, thread_id, status, is_listed)
+    SELECT :deployment_id, gen_random_uuid(), status, false
+    FROM unnest(ARRAY['busy', 'idle', 'interrupted']) AS status, generate_series(1, 500) AS n
     """,
     "ANALYZE thread, run, checkpoint, checkpoint_blob, checkpoint_write",
 )
@@ -187,6 +192,8 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         "a search for one thread in 10": (lambda conn: search(conn, metadata={"tenant": 7}), 1_000),
         "a search for any": (search, 2 * 20),
         "a search by status": (lambda conn: search(conn, sort_by="status"), 2 * 20),
+        "a search by creation": (lambda conn: search(conn, sort_by="created_at"), 2 * 20),
+        "a search for idle threads": (lambda conn: search(conn, status="idle"), 2 * 20),
         "ten assistants": (lambda conn: assistants.search(conn, deployment, limit=10, offset=0), 3 * 20),
         "ten stored items": (lambda conn: stored_items.search(conn, deployment.id, ("items",)), 20),
         "the newest state": (lambda conn: state.newest(conn, deployment.id, thread_id), 2),

@@ -15,15 +15,13 @@ from shared.infra.postgres import Row, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import mcp_calls
 from shared.runs.end_event import FAILED
-from shared.runs.mcp_calls import CallEnd
+from shared.runs.mcp_calls import KEPT, WAITING, CallEnd
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.mcp import questions, results
 from web.deployment_api.protocols.mcp.questions import Declined, Question
 from web.deployment_api.runs.follower import output_of_thread
 
 INTERNAL_ERROR = -32603
-KEPT = timedelta(hours=1)  # time for which a task can be read after its end
-WAITING = timedelta(days=1)  # time for which a task waits for an answer
 POLL_MS, SLOW_POLL_MS = 1000, 5000
 SLOW_AFTER = timedelta(minutes=1)
 ABANDONED = "RunAbandoned"  # error of a run whose workers were lost

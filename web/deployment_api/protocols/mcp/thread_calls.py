@@ -49,7 +49,7 @@ from web.http import sse
 log = logging.getLogger(__name__)
 
 DIRECT_MINUTES = 120  # a requestState, which may be issued again for the same questions, is valid for an hour
-TASK_MINUTES = tasks.WAITING // timedelta(minutes=1)
+TASK_MINUTES = mcp_calls.KEPT // timedelta(minutes=1)  # longer while the task waits, see `keep_waiting`
 STEPS = ("updates",)  # the stream mode from which a client learns what its call does
 TASKS_REQUIRED = {"extensions": {TASKS_EXTENSION: {}}}
 
@@ -98,7 +98,7 @@ def start(
     mcp: McpRequest, tool: Row | None, request: RunRequest, terms: Terms, *, token: str | int | None
 ) -> Response:
     """Run an assistant on a new thread. Raises RpcError, and what refuses the run."""
-    request = replace(request, thread_id=uuid4(), if_not_exists="create")
+    request = replace(request, thread_id=uuid4(), if_not_exists="create", lists_thread=False)
     return _run(mcp, tool, request, terms, _NewCall(name_of_caller(), terms), token=token)
 
 
