@@ -12,12 +12,16 @@ from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Row, dumps
 from shared.runs import cancel
 from shared.runs.cancel import Displaced
+from shared.runs.create import PROTOCOL_MARKS
 from shared.sql import statement
 from shared.threads import checkpoints, records, state
 
 
 def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> Row:
-    """Insert an idle copy of a thread, with its metadata and checkpoints but without its runs. Raises NotFound."""
+    """Insert an idle copy of a thread, with its metadata and checkpoints but without its runs. Raises NotFound.
+
+    The copy is an ordinary, listed thread: the task of a protocol that the source belongs to does not go on in it.
+    """
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
     query = text(
         "SELECT metadata, config, values, state FROM thread"
@@ -27,7 +31,8 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID
     if source is None:
         raise records.missing(thread_id)
     target = target or uuid4()
-    records.create(conn, deployment_id, thread_id=target, metadata=source["metadata"])
+    metadata = {name: value for name, value in source["metadata"].items() if name not in PROTOCOL_MARKS}
+    records.create(conn, deployment_id, thread_id=target, metadata=metadata)
     checkpoints.copy(conn, deployment_id, thread_id, target)
     conn.execute(
         text(

@@ -97,7 +97,7 @@ def _continue(conn: Connection, deployment_id: UUID, question: Row, request: Run
         return replace(request, assistant_id=str(question["assistant_id"]))
     continued = with_configuration(request, run)
     kept = {name: value for name, value in continued.metadata.items() if name not in OF_ONE_RUN}
-    return replace(continued, metadata={**kept, **a2a_tasks.continued(run)})
+    return replace(continued, metadata=kept)
 
 
 def cancel(

@@ -31,7 +31,7 @@ _RUNS = part("runs.task_runs")
 _NEWEST = part("runs.newest_run")
 _TASK = statement("runs.task", runs=_RUNS, newest_run=_NEWEST)
 _STATE = statement("runs.task_state", newest_run=_NEWEST)
-_OPEN = statement("runs.open_task")
+_OPEN = statement("runs.open_task", open_task=part("runs.open_task"))
 _AFTER = statement("runs.task_after")
 _LIVE = statement("runs.task_live")
 _QUESTION = statement("runs.task_question")
@@ -119,12 +119,9 @@ def question(conn: Connection, key: TaskKey) -> UUID | None:
     return None if row is None else row["question_id"]
 
 
-def continued(run: Row) -> dict[str, Any]:
-    """Return the metadata with which another run continues the task of a run. Empty if the run is of no task."""
-    origin = run["metadata"].get(KEY)
-    if not isinstance(origin, dict):
-        return {}
-    return {KEY: {TASK_ID: origin.get(TASK_ID) or id_of(run["thread_id"], run["run_id"])}}
+def id_of_run(run: Row) -> str:
+    """Return the id of the task that a run belongs to."""
+    return run["metadata"][KEY].get(TASK_ID) or id_of(run["thread_id"], run["run_id"])
 
 
 def detached(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 from shared import assistants
 from shared.errors import Conflict, NotFound, TooMany
 from shared.figures import budgets, usage
+from shared.infra.arrays import texts
 from shared.infra.postgres import Driver, Row, dumps, in_transaction
 from shared.models import ThreadStatus
 from shared.runs import a2a_tasks, cancel, configurable, drafts
@@ -36,19 +37,22 @@ _ON_EXISTING_THREAD, _RESUMING_THREAD, _WITH_NEW_THREAD = (
         "create.run",
         t=thread,
         answers=answers,
+        task=task,
+        open_task=part("runs.open_task"),
         is_current=part("create.is_current"),
         columns=", ".join(PLAIN),
         values=", ".join(f":{name}" for name in PLAIN),
         record=RUN.stored,
     )
-    for thread, answers in (
-        (part("create.existing_thread"), ""),
-        (part("create.existing_thread"), part("create.answers")),
-        (part("create.new_thread"), ""),
+    for thread, answers, task in (
+        (part("create.existing_thread"), "", ""),
+        (part("create.existing_thread"), part("create.answers"), part("create.task")),
+        (part("create.new_thread"), "", ""),
     )
 )
-# Settings of protocols in an assistant's metadata. In the metadata of a run, they mark its calls.
-OF_ASSISTANTS = (a2a_tasks.KEY, "mcp", "ag_ui")
+# Keys in the metadata of runs that calls of protocols created, and of threads that were created with these runs. In an
+# assistant's metadata, they are settings of the protocols. No run gets a mark from its assistant or its thread.
+PROTOCOL_MARKS = (a2a_tasks.KEY, "mcp", "ag_ui")
 _FIND_RUN = statement("create.find_run", record=RUN.stored)
 CREATION_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:thread AS text), 0))")
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -115,8 +119,9 @@ def insert(conn: Conn, creator: Creator, draft: Draft, *, depth: int = 0, versio
         "revision_id": assistant.revision_for(thread_id),
         "graph_id": assistant.graph_id,
         "assistant_metadata": dumps(
-            {name: value for name, value in assistant.metadata.items() if name not in OF_ASSISTANTS}
+            {name: value for name, value in assistant.metadata.items() if name not in PROTOCOL_MARKS}
         ),
+        "marks": texts(PROTOCOL_MARKS),
         "metadata": dumps(draft.metadata),
         "thread_metadata": dumps(graph),
         "thread_config": dumps(configurable.of_thread(assistant.config, request.config)),

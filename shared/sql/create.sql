@@ -82,14 +82,15 @@ t AS (
 
 -- name: run
 -- Inserts a pending run on the thread `t`. Two statements, because PostgreSQL would plan one for both kinds of threads
--- anew for each run, which takes longer than it runs. `answers` is only in the statement for runs that resume a thread. A
+-- anew for each run, which takes longer than it runs. `answers` and `task` are only in the statement for runs that resume a
+-- thread. The metadata of a thread that a protocol created does not mark (`marks`) its later runs as calls of the protocol. A
 -- run with a delayed start is inserted without a notification: upkeep notifies runners when the run is due. A run on a
 -- watched thread also streams the protocol's events (`joined`).
 WITH {t}
 INSERT INTO run ({columns}, deployment_id, thread_id, status, metadata, input, kwargs, joined, timeout_seconds,
     created_seq, created_at, not_before, notified_at, metadata_before)
 SELECT {values}, t.deployment_id, t.thread_id, 'pending',
-    CAST(:assistant_metadata AS jsonb) || t.before || CAST(:metadata AS jsonb),
+    CAST(:assistant_metadata AS jsonb) || (t.before - CAST(:marks AS text[])){task} || CAST(:metadata AS jsonb),
     CAST(:input AS json), CAST(:kwargs AS json),
     CASE WHEN t.is_watched THEN CAST('{"stream_mode": ["protocol"], "subgraphs": false}' AS jsonb) END,
     CAST(:timeout_seconds AS float8), t.last_seq,
@@ -97,6 +98,12 @@ SELECT {values}, t.deployment_id, t.thread_id, 'pending',
     CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.metadata_before
 FROM t, make_interval(secs => CAST(:after AS float8)) AS later (by){answers}
 RETURNING {record}, created_seq, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
+
+-- part: task
+-- A run that resumes a thread continues the A2A task that waits there, whichever interface creates the run.
+ || coalesce((
+    SELECT jsonb_build_object('a2a', jsonb_build_object('task_id', task_id)) FROM ({open_task}) AS open
+    WHERE state = 'input-required' AND assistant_id = :assistant_id), '{}')
 
 -- part: answers
 , record_answers_1(t.deployment_id, t.thread_id, :run_id, CAST(:resume AS json), :answered_by, :key_id, :answered_from)

@@ -176,12 +176,17 @@ SELECT run_id, state, created_seq, status, last_seq, state_updated_at FROM a2a_t
 WHERE deployment_id = :deployment_id AND assistant_id = :assistant_id AND thread_id = :thread_id AND task_id = :task_id
   AND run_id = {newest_run}
 
--- name: open_task
--- The task of a thread's newest run. No row if that run belongs to no task.
+-- part: open_task
+-- The task of a thread's newest run. No row if that run belongs to no task. Ignores other runs that were cancelled before
+-- they started.
 SELECT task_id, assistant_id, state FROM a2a_task
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND run_id = (
     SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+      AND (metadata ? 'a2a' OR status <> 'interrupted' OR attempt > 0)
     ORDER BY created_seq DESC LIMIT 1)
+
+-- name: open_task
+{open_task}
 
 -- name: task_after
 -- The next run of a task.

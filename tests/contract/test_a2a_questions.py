@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import orjson
 import pytest
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
@@ -383,20 +384,55 @@ def test_a_subscriber_of_a_task_that_waits_sees_its_cancellation(
     assert last["result"]["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-def test_an_answer_of_another_interface_continues_the_task(api: Api, notifications: Notifications) -> None:
-    _, task = asking(api, notifications)
+def answer_in_inbox(api: Api, thread_id: str) -> str:
     with connection() as conn:
-        question_id = conn.exec_driver_sql("SELECT question_id FROM question").scalar_one()
-    request = answers.answer_request(
-        {"question_id": question_id, "thread_id": UUID(task["contextId"])}, "the red one"
-    )
+        query = text("SELECT question_id FROM question WHERE thread_id = :id AND closed_at IS NULL")
+        question_id = conn.execute(query, {"id": thread_id}).scalar_one()
+    request = answers.answer_request({"question_id": question_id, "thread_id": UUID(thread_id)}, "red")
     (created,) = creation.create_runs(Creator(api.deployment), [request])
-    working = result(api, "GetTask", {"id": task["id"]})
-    assert working["status"]["state"] == "TASK_STATE_WORKING"
-    finish(str(created.run_id), {"messages": [{"type": "ai", "content": "red then", "id": "a"}]})
-    found = result(api, "GetTask", {"id": task["id"]})
-    assert found["status"]["state"] == "TASK_STATE_COMPLETED"
-    assert texts(found) == ["red then"]
+    return str(created.run_id)
+
+
+def answer_over_api(api: Api, thread_id: str) -> str:
+    body = {"assistant_id": "agent", "command": {"resume": "red"}}
+    created: Any = api.post(f"/threads/{thread_id}/runs", body).json
+    return created["run_id"]
+
+
+def answer_over_ag_ui(api: Api, thread_id: str) -> str:
+    resume = [{"interruptId": QUESTION["id"], "status": "resolved", "payload": "red"}]
+    body = {"threadId": thread_id, "runId": "r", "messages": [], "resume": resume}
+    response = api.post("/ag-ui/agent", body, headers={"Accept": "text/event-stream"}, buffered=False)
+    assert response.status_code == 200, response.text
+    return response.headers["Content-Location"].rpartition("/")[2]
+
+
+def test_an_answer_of_another_interface_continues_the_task(api: Api, notifications: Notifications) -> None:
+    for interface in (answer_in_inbox, answer_over_api, answer_over_ag_ui):
+        _, task = asking(api, notifications)
+        other = {"assistant_id": "agent", "input": {}}
+        cancelled: Any = api.post(f"/threads/{task['contextId']}/runs", other).json
+        api.post(f"/threads/{task['contextId']}/runs/{cancelled['run_id']}/cancel")
+        run_id = interface(api, task["contextId"])
+        working = result(api, "GetTask", {"id": task["id"]})
+        assert working["status"]["state"] == "TASK_STATE_WORKING", interface
+        finish(run_id, {"messages": [{"type": "ai", "content": "red then", "id": "a"}]})
+        found = result(api, "GetTask", {"id": task["id"]})
+        assert found["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert found["artifacts"][0]["parts"] == [{"text": "red then"}]
+        assert texts(found) == ["red then"]
+
+
+def test_a_run_of_another_interface_on_the_thread_of_a_task_is_no_task(
+    api: Api, notifications: Notifications
+) -> None:
+    task = done(api, notifications)
+    copy: Any = api.post(f"/threads/{task['contextId']}/copy").json
+    assert not {"a2a", "mcp"} & copy["metadata"].keys()
+    for thread_id in (task["contextId"], copy["thread_id"]):
+        created: Any = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "input": {}}).json
+        assert "a2a" not in created["metadata"]
+    assert [one["id"] for one in result(api, "ListTasks")["tasks"]] == [task["id"]]
 
 
 def test_a_retry_of_a_failed_answer_is_a_new_task(api: Api, notifications: Notifications) -> None:

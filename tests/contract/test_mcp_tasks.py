@@ -273,6 +273,16 @@ def test_the_thread_of_a_task_lives_for_a_day_while_it_waits_and_for_an_hour_aft
     assert threads(api.deployment) == []
 
 
+def test_a_copy_of_the_thread_of_a_task_is_an_ordinary_thread(api: Api, notifications: Notifications) -> None:
+    task = Task(api, notifications)
+    ask(task.actor, {"i1": "Which?"})
+    copy: Any = api.post(f"/threads/{task.id}/copy").json
+    assert (copy["status"], "mcp" in copy["metadata"]) == ("idle", False)
+    assert [thread["thread_id"] for thread in api.post("/threads/search", {}).json] == [copy["thread_id"]]
+    assert "ttl" not in api.get(f"/threads/{copy['thread_id']}?include=ttl").json
+    assert refusal(api, "tasks/get", taskId=copy["thread_id"]) == (400, -32602)
+
+
 def answer_task(api: Api) -> str:
     """Create a task whose run stays pending. Returns its id."""
     set_options(api.deployment, task_after=0)

@@ -92,7 +92,7 @@ def _create(agent_call: AgentCall, body: dict[str, Any], view: View) -> tuple[Fo
         created = create_run(run_request(agent_call.agent, body, uuid7()), assistant_read=agent_call.read)
     except Conflict as error:  # other clients changed the thread during every attempt
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
-    task_id = a2a_tasks.continued(created.row)[a2a_tasks.KEY][a2a_tasks.TASK_ID]
+    task_id = a2a_tasks.id_of_run(created.row)
     return Follower(agent_call, TaskId.parse(task_id), view), created
 
 
