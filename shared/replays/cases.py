@@ -58,7 +58,12 @@ _DUE = statement("replays.due")
 _OPEN = statement("replays.open")
 _LOCK = statement("replays.lock")
 _KEEP_REPORT = statement("replays.keep_report")
-_SELECT = statement("replays.select_cases", ended=has_ended(), has_feedback=part("feedback.matches"))
+_SELECT = statement(
+    "replays.select_cases",
+    ended=has_ended(),
+    has_feedback=part("feedback.matches"),
+    is_of_no_call=part("runs.is_of_no_call"),
+)
 _BEGIN = statement("replays.begin")
 _WAITING = statement("replays.waiting", original=_ORIGINAL)
 _LIVE_CASES = statement("replays.live_cases")

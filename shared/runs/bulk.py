@@ -54,7 +54,7 @@ from shared.runs.drafts import Creator, RunRequest
 from shared.runs.retry import RetryRun
 from shared.runs.signals import notify_next, publish_cancels
 from shared.settings import Settings
-from shared.sql import statement
+from shared.sql import part, statement
 
 MOST_RUNS = 100_000  # of an operation
 MOST_OPEN = 20  # operations of a deployment that are not complete
@@ -125,6 +125,7 @@ _LOCK = statement("bulk.lock")
 _FINISH_RUN = statement("bulk.finish_run")
 _FINISH = statement("bulk.finish")
 _REMOVE_OLD = statement("bulk.remove_old")
+_IS_OF_NO_CALL = part("runs.is_of_no_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def select(
 ) -> Selection:
     """Return the selection of a search's filters. Raises Invalid for a status that the action cannot handle.
 
+    A retry selects runs of MCP calls only if the filters name their thread.
+
     `visible` is an SQL condition with its values that selects the runs visible to the caller.
     """
     fitting = STATUSES[action]
@@ -156,6 +159,8 @@ def select(
         reason = f"where.status: runs of the status {unfit[0]} cannot be selected for `{action}`: choose from {expected}"
         raise Invalid(reason, loc=("body", "where", "status"))
     condition, values = read.condition_of(deployment_id, {**criteria, "status": status}, visible)
+    if action is BulkAction.RETRY and criteria.get("thread_id") is None:
+        condition += f" AND {_IS_OF_NO_CALL}"
     return Selection(action, {**criteria, "status": status}, condition, values)
 
 

@@ -122,7 +122,7 @@ SELECT :id, row_number() OVER (ORDER BY seeded, run_id), run_id, thread_id FROM 
       AND (CAST(:metadata AS jsonb) IS NULL OR metadata @> CAST(:metadata AS jsonb))
       AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
       AND (CAST(:feedback_key AS text) IS NULL OR {has_feedback})
-      AND (CAST(:run_ids AS uuid[]) IS NULL OR run_id = ANY(:run_ids))
+      AND CASE WHEN CAST(:run_ids AS uuid[]) IS NULL THEN {is_of_no_call} ELSE run_id = ANY(:run_ids) END
     ORDER BY seeded, run_id LIMIT :sample) AS found
 
 -- name: begin

@@ -22,6 +22,12 @@ CREATE OR REPLACE FUNCTION waits_for(of_run uuid) RETURNS TABLE (answer text) LA
     WHERE r.run_id = of_run AND t.rest_status = 'interrupted' AND t.state_updated_at = r.ended_at
 $$;
 
+-- part: is_of_no_call
+-- Whether a run is of no MCP call with a thread of its own. Such a call ends once, so filters select none of its runs to
+-- execute them again.
+NOT EXISTS (
+    SELECT FROM thread t WHERE t.deployment_id = run.deployment_id AND t.thread_id = run.thread_id AND NOT t.is_listed)
+
 -- name: get
 SELECT {columns} FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id
   AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)

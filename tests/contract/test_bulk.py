@@ -115,6 +115,19 @@ def test_the_filters_of_a_search_select_the_runs(api: Api, settings: Settings) -
     assert selected(status=["timeout"]) == selected(error="KeyError") == selected(until="2000-01-01") == 0
 
 
+def test_runs_of_mcp_calls_are_cancelled_by_a_filter_but_retried_only_by_their_thread(api: Api) -> None:
+    (of_call, _), (ordinary, _) = failed_on_threads(api, 2)
+    start(api, of_call)
+    execute("UPDATE thread SET is_listed = false WHERE thread_id = :id", id=of_call)
+
+    def selected(action: str, **where: Any) -> list[str]:
+        body = {"action": action, "where": where, "dry_run": True}
+        return [run["thread_id"] for run in api.post("/runs/bulk", body).json["examples"]]
+
+    assert selected("retry") == [ordinary]
+    assert selected("retry", thread_id=of_call) == selected("cancel") == [of_call]
+
+
 def test_a_revision_pins_the_new_runs(api: Api, settings: Settings) -> None:
     failed_on_threads(api, 1)
     fixed = make.revision(api.deployment.id, number=2)

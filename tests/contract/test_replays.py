@@ -124,6 +124,12 @@ def test_the_seed_decides_the_order_and_the_filters_select(
     make.run(api.deployment, status=RunStatus.SUCCESS)  # was never started
     make.run(api.deployment, status=RunStatus.SUCCESS, started_at="2026-01-01", depth=1)
     start(api, new_thread(api))  # has not ended
+    of_call = past_run(api)  # an MCP call
+    execute(
+        "UPDATE thread SET is_listed = false FROM run WHERE run_id = :id AND thread.thread_id = run.thread_id",
+        id=of_call,
+    )
+    assert selected(control, replays, settings, where={"run_ids": [of_call]}) == [of_call]
     everything = selected(control, replays, settings, seed=1)
     assert sorted(everything) == sorted([*runs, other])
     assert selected(control, replays, settings, seed=1) == everything

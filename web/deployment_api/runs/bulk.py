@@ -80,9 +80,10 @@ def start_bulk(body: dict[str, Any]) -> Response:
     """Select runs and begin to retry or cancel them, oldest first, at `rate` runs per second.
 
     `dry_run` only returns how many runs match, with examples. By default, a retry selects all unsuccessful runs, and a
-    cancellation all pending and running runs. A run that cannot be retried or cancelled any more is skipped. Only for
-    API keys and for people who have signed in, not for users of the deployment's own authorization. At most 100,000 runs
-    are selected, and at most 20 operations of a deployment are open.
+    cancellation all pending and running runs. A retry selects runs of MCP calls only by `thread_id`, because their
+    clients have the result already. A run that cannot be retried or cancelled any more is skipped. Only for API keys
+    and for people who have signed in, not for users of the deployment's own authorization. At most 100,000 runs are
+    selected, and at most 20 operations of a deployment are open.
     """
     criteria = _criteria(body["where"])
     for name in RETRY_ONLY:
