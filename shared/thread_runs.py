@@ -1,22 +1,22 @@
 """Following the runs of a thread one after the other. Subclasses of ThreadReader decide what a reader gets.
 
 Runners publish a wake-up when a run's log begins. Writers of a thread's state publish one when the state is written.
-Wake-ups may be lost, so idle readers also poll the rows: one statement polls for all idle readers of the process.
+Wake-ups may be lost, so idle readers also poll the rows.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from shared.errors import Unavailable
 from shared.eventlog.hub import Reader
+from shared.eventlog.polls import Polling, SharedPolls
 from shared.infra.arrays import bigints, uuids
 from shared.infra.postgres import connection
 from shared.sql import statement
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 _CHANGED = statement("threads.changed")
 LOOK_SECONDS = 10.0  # interval at which rows are polled without a wake-up
-MAX_POLLED = 1_000  # threads per statement
 
 Shown = TypeVar("Shown")
 
@@ -39,64 +38,34 @@ class Look:
     state_at: int = 0  # time of the last change of the thread's state, in microseconds
 
 
-@dataclass(eq=False, slots=True)
-class _Idle:
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Idle(Polling):
     """A reader that waits for a change of its thread since its last poll."""
 
     deployment_id: UUID
     thread_id: UUID
     look: Look
-    wake_ups: Reader
-    has_changed: bool = False
-    due_at: float = field(default_factory=lambda: time.monotonic() + LOOK_SECONDS)
 
 
-class _IdleReaders:
-    """The idle readers of this process. A due reader polls for all that are due soon, and wakes those with changes."""
+class _IdleReaders(SharedPolls[_Idle]):
+    """The idle readers of this process."""
 
-    def __init__(self) -> None:
-        self._all: set[_Idle] = set()
-        self._lock = threading.Lock()
+    most = 1_000
 
-    def add(self, idle: _Idle) -> None:
-        with self._lock:
-            self._all.add(idle)
+    @property
+    def seconds(self) -> float:
+        return LOOK_SECONDS
 
-    def remove(self, idle: _Idle) -> None:
-        with self._lock:
-            self._all.remove(idle)
-
-    def look(self) -> None:
-        """Poll the threads of all readers that are due now or soon. A failed poll is repeated after LOOK_SECONDS."""
-        due = self._take_due()
-        if not due:
-            return
-        try:
-            with connection() as conn:
-                changed = _CHANGED.rows(
-                    conn,
-                    deployment_ids=uuids([idle.deployment_id for idle in due]),
-                    thread_ids=uuids([idle.thread_id for idle in due]),
-                    last_runs=bigints([idle.look.last_run for idle in due]),
-                    state_times=bigints([idle.look.state_at for idle in due]),
-                )
-        except Unavailable as error:
-            log.warning("%d threads: cannot look for new runs now: %s", len(due), error)
-            return
-        for row in changed:
-            idle = due[row["number"] - 1]
-            idle.has_changed = True
-            idle.wake_ups.wake()
-
-    def _take_due(self) -> list[_Idle]:
-        now = time.monotonic()
-        with self._lock:
-            soon = now + LOOK_SECONDS / 2  # readers that were added one by one share a poll before long
-            due = [idle for idle in self._all if idle.due_at <= soon]
-            due = sorted(due, key=lambda idle: idle.due_at)[:MAX_POLLED]
-            for idle in due:
-                idle.due_at = now + LOOK_SECONDS
-        return due
+    def _changed(self, due: Sequence[_Idle]) -> list[_Idle]:
+        with connection() as conn:
+            rows = _CHANGED.rows(
+                conn,
+                deployment_ids=uuids([idle.deployment_id for idle in due]),
+                thread_ids=uuids([idle.thread_id for idle in due]),
+                last_runs=bigints([idle.look.last_run for idle in due]),
+                state_times=bigints([idle.look.state_at for idle in due]),
+            )
+        return [due[row["number"] - 1] for row in rows]
 
 
 _idle_readers = _IdleReaders()
@@ -157,20 +126,23 @@ class ThreadReader(ABC, Generic[Shown]):
         self, look: Look, wake_ups: Reader, quiet_seconds: Callable[[], float]
     ) -> Iterator[list[Shown]]:
         """Wait for a change since `look`. Yields [] when nothing has happened."""
-        idle = _Idle(self._deployment_id, self._thread_id, look, wake_ups)
-        _idle_readers.add(idle)
-        try:
+        idle = _Idle(
+            wake_ups=wake_ups,
+            due_at=time.monotonic() + LOOK_SECONDS,
+            deployment_id=self._deployment_id,
+            thread_id=self._thread_id,
+            look=look,
+        )
+        with _idle_readers.polling(idle):
             while not idle.has_changed:
-                seconds = idle.due_at - time.monotonic()
+                seconds = idle.seconds_left
                 if seconds <= 0:
-                    _idle_readers.look()
+                    _idle_readers.poll()
                     continue
                 notified, missed = wake_ups.take(min(quiet_seconds(), seconds))
                 yield []
                 if notified or missed:
                     return
-        finally:
-            _idle_readers.remove(idle)
 
     def _pause(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
         """Wait for a wake-up, or until the next poll is due. Yields [] when nothing has happened."""

@@ -7,12 +7,13 @@ call lock its thread first, so that an answer, a second answer and a cancellatio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from shared.infra.arrays import uuids
+from shared.infra.arrays import bigints, texts, uuids
 from shared.infra.postgres import Row, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.sql import Conn, statement
@@ -23,7 +24,7 @@ METADATA = {"mcp": True}  # in the metadata of runs that MCP clients create, and
 
 _INSERT = statement("mcp.insert")
 _GET = statement("mcp.get")
-_CHANGES = statement("mcp.changes")
+_STATES = statement("mcp.states")
 _MAKE_TASK = statement("mcp.make_task")
 _STORE_ANSWERS = statement("mcp.store_answers")
 _RESUMED = statement("mcp.resumed")
@@ -48,10 +49,33 @@ def get(conn: Conn, deployment_id: UUID, thread_id: UUID, *, caller: str) -> Row
     return _GET.row(conn, deployment_id=deployment_id, thread_id=thread_id, caller=caller)
 
 
-def changes(conn: Conn, deployment_id: UUID, thread_ids: Sequence[UUID], *, caller: str) -> dict[UUID, str]:
-    """Return a text for each of the caller's calls. It changes whenever the state of the call changes."""
-    rows = _CHANGES.rows(conn, deployment_id=deployment_id, thread_ids=uuids(thread_ids), caller=caller)
-    return {row["thread_id"]: row["state"] for row in rows}
+@dataclass(frozen=True, slots=True)
+class FollowedCalls:
+    """Calls that a caller follows."""
+
+    deployment_id: UUID
+    thread_ids: Sequence[UUID]
+    caller: str
+
+
+def states(conn: Conn, followed: Sequence[FollowedCalls]) -> list[dict[UUID, str]]:
+    """Return for each caller a text for each of its calls. It changes whenever the state of the call changes."""
+    calls = [
+        (number, one.deployment_id, thread_id, one.caller)
+        for number, one in enumerate(followed)
+        for thread_id in one.thread_ids
+    ]
+    found: list[dict[UUID, str]] = [{} for _ in followed]
+    rows = _STATES.rows(
+        conn,
+        numbers=bigints([number for number, *_ in calls]),
+        deployment_ids=uuids([deployment_id for _, deployment_id, *_ in calls]),
+        thread_ids=uuids([thread_id for *_, thread_id, _ in calls]),
+        callers=texts([caller for *_, caller in calls]),
+    )
+    for row in rows:
+        found[row["number"]][row["thread_id"]] = row["state"]
+    return found
 
 
 def waits(call: Row) -> bool:

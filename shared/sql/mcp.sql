@@ -15,14 +15,15 @@ CROSS JOIN LATERAL (
     WHERE deployment_id = c.deployment_id AND thread_id = c.thread_id ORDER BY created_seq DESC LIMIT 1) r
 WHERE c.deployment_id = :deployment_id AND c.thread_id = :thread_id AND c.caller = :caller
 
--- name: changes
--- A text for each of a caller's calls that changes whenever the state of the call changes.
-SELECT c.thread_id, concat_ws(' ', t.updated_at, r.run_id, r.status, c.ended_at, c.answers) AS state
-FROM mcp_call c JOIN thread t ON t.deployment_id = c.deployment_id AND t.thread_id = c.thread_id
+-- name: states
+-- A text for each call of a caller that changes whenever the state of the call changes. `number` is the caller's.
+SELECT known.number, c.thread_id, concat_ws(' ', t.updated_at, r.run_id, r.status, c.ended_at, c.answers) AS state
+FROM unnest(:numbers, :deployment_ids, :thread_ids, :callers) AS known (number, deployment_id, thread_id, caller)
+JOIN mcp_call c ON c.deployment_id = known.deployment_id AND c.thread_id = known.thread_id AND c.caller = known.caller
+JOIN thread t ON t.deployment_id = c.deployment_id AND t.thread_id = c.thread_id
 CROSS JOIN LATERAL (
     SELECT run_id, status FROM run
     WHERE deployment_id = c.deployment_id AND thread_id = c.thread_id ORDER BY created_seq DESC LIMIT 1) r
-WHERE c.deployment_id = :deployment_id AND c.thread_id = ANY(:thread_ids) AND c.caller = :caller
 
 -- name: make_task
 UPDATE mcp_call SET is_task = true WHERE deployment_id = :deployment_id AND thread_id = :thread_id

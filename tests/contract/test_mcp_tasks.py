@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry
+from shared.runs import mcp_calls
 from tests.contract import rpc
 from tests.contract.conftest import Api, MakeApp, Notifications, Users, caller
 from tests.contract.mcp_calls import (
@@ -37,7 +39,7 @@ from tests.contract.mcp_calls import (
 )
 from tests.contract.rpc import parsed
 from tests.support.acting import Actor
-from web.deployment_api.protocols.mcp import progress
+from web.deployment_api.protocols.mcp import progress, subscriptions
 
 pytestmark = pytest.mark.usefixtures("taking_graphs", "encryption_key")
 
@@ -399,6 +401,43 @@ def test_a_subscription_gets_a_task_at_each_change(
     del shown["resultType"]
     assert changed == shown
     response.close()
+
+
+def test_one_statement_polls_the_tasks_of_all_subscriptions(
+    users: Users, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls: list[int] = []
+    states = mcp_calls.states
+
+    def noted(conn: Any, followed: Any) -> Any:
+        polls.append(len(followed))
+        return states(conn, followed)
+
+    monkeypatch.setattr(mcp_calls, "states", noted)
+    monkeypatch.setattr(subscriptions, "_subscribers", subscriptions._Subscribers())
+    callers = [users.ann, users.bob, users.ann, users.bob]
+    followed = [Task(api, notifications) for api in callers]
+    responses = [
+        call(api, "subscriptions/listen", notifications={"taskIds": [task.id]})
+        for api, task in zip(callers, followed, strict=True)
+    ]
+    streams = [response.iter_encoded() for response in responses]
+
+    def next_status(stream: Any) -> str:
+        while True:
+            for message in parsed(next(stream).decode()):
+                if "status" in message["params"]:
+                    return message["params"]["status"]
+
+    assert [next_status(stream) for stream in streams] == ["working"] * 4
+    for task in followed:
+        ask(task.actor, {"i1": "Which?"})
+    polls.clear()
+    time.sleep(subscriptions.POLL_SECONDS)  # all are due now, however long the lines above took
+    assert [next_status(stream) for stream in streams] == ["input_required"] * 4
+    assert polls == [4]
+    for response in responses:
+        response.close()
 
 
 def test_a_notification_lacks_a_state_that_clients_cannot_take(

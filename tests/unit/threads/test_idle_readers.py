@@ -115,7 +115,7 @@ def test_a_reader_that_leaves_is_looked_for_no_longer(watching: Watch, executed:
     for reader in readers:
         reader.leave()
     time.sleep(SOON)
-    thread_runs._idle_readers.look()
+    thread_runs._idle_readers.poll()
 
     assert executed == []
     assert not thread_runs._idle_readers._all

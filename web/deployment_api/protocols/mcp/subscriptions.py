@@ -1,30 +1,34 @@
 """Subscriptions: a stream of the changes of tasks, for clients that do not poll.
 
-The stream reads the tasks' rows, so it misses no change, whichever process makes it. All tasks of a stream are read with
-one statement.
+The stream polls the tasks' rows, so it misses no change, whichever process makes it. One statement polls the tasks of all
+streams of the process.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
 from flask import Response, request
 
-from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.eventlog.hub import Reader, Stopping, hub
+from shared.eventlog.polls import Polling, SharedPolls
 from shared.infra.postgres import connection, dumps
 from shared.runs import mcp_calls
+from shared.runs.mcp_calls import FollowedCalls
 from shared.user_code import filters
 from shared.user_code.authorization import Ask
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, INVALID_REQUEST, RpcError
 from web.deployment_api.protocols.mcp import progress, task_methods, tasks, thread_calls, tools
 from web.deployment_api.protocols.mcp.envelope import PREFIX, McpRequest
-from web.gate.context import deployment, settings
+from web.gate.context import deployment, settings, unchecked_deployment
 from web.gate.observation import take_slot
 from web.http import sse
 from web.http.client_watch import ClientWatch
@@ -89,56 +93,84 @@ def _visible(task_ids: Sequence[UUID]) -> list[UUID]:
     return found
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Subscriber(Polling):
+    """A stream that polls its tasks."""
+
+    calls: FollowedCalls
+    states: dict[UUID, str] = field(default_factory=dict)  # of the tasks at the last poll
+
+
+class _Subscribers(SharedPolls[_Subscriber]):
+    """The streams of this process that poll tasks. Each has at most MAX_TASKS."""
+
+    seconds, most = POLL_SECONDS, 100
+
+    def _changed(self, due: Sequence[_Subscriber]) -> list[_Subscriber]:
+        with connection() as conn:
+            found = mcp_calls.states(conn, [subscriber.calls for subscriber in due])
+        changed = []
+        for subscriber, states in zip(due, found, strict=True):
+            if subscriber.states != states:
+                subscriber.states = states
+                changed.append(subscriber)
+        return changed
+
+
+_subscribers = _Subscribers()
+
+
 class Subscription:
     """A stream of tasks. Holds all that is needed after the request context has ended."""
 
     def __init__(self, mcp: McpRequest, task_ids: Sequence[UUID], *, is_for_tasks: bool) -> None:
-        self._mcp, self._task_ids, self._is_for_tasks = mcp, task_ids, is_for_tasks
-        self._caller = thread_calls.name_of_caller()
-        self._deployment = deployment() if task_ids else None
-        self._states: dict[UUID, str] = {}
+        self._mcp, self._is_for_tasks = mcp, is_for_tasks
+        self._deployment = unchecked_deployment()
+        self._calls = FollowedCalls(self._deployment.id, task_ids, thread_calls.name_of_caller())
+        self._sent: dict[UUID, str] = {}  # states of the tasks that the client has got
         self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
         self._meta = {SUBSCRIPTION_ID: mcp.call.id}
 
     def body(self, reader: Reader, client: Any) -> Generator[bytes]:
         """Yield the acknowledgement, then notifications and heartbeats until the client leaves or the server stops."""
-        honoured = {"taskIds": [str(id) for id in self._task_ids]} if self._is_for_tasks else {}
+        task_ids = self._calls.thread_ids
+        honoured = {"taskIds": list(map(str, task_ids))} if self._is_for_tasks else {}
         yield self._notification("subscriptions/acknowledged", {"notifications": honoured})
+        due_at = time.monotonic() if task_ids else math.inf
+        subscriber = _Subscriber(wake_ups=reader, due_at=due_at, calls=self._calls)
         try:
-            with ClientWatch(client, reader.wake) as watch:
+            with _subscribers.polling(subscriber), ClientWatch(client, reader.wake) as watch:
                 while not watch.has_disconnected():
-                    yield from self._changes()
+                    if subscriber.seconds_left <= 0:
+                        _subscribers.poll()
+                    yield from self._changes(subscriber.states)
                     yield b""  # a revoked key ends the stream here, also if there are no changes
-                    reader.take(min(self._heartbeat.quiet_seconds(), POLL_SECONDS))
+                    reader.take(min(self._heartbeat.quiet_seconds(), max(subscriber.seconds_left, 0.0)))
                     if self._heartbeat.take_due():
                         yield sse.HEARTBEAT
         except Stopping:
             yield json_rpc.event(json_rpc.result(self._mcp.call.id, self._end()))
 
-    def _changes(self) -> Generator[bytes]:
-        """Yield a notification for each task that changed since the last call. Yields none without the database.
+    def _changes(self, states: Mapping[UUID, str]) -> Generator[bytes]:
+        """Yield a notification for each task in another state than the client knows. Yields none without the database.
 
         A slow client holds one notification in memory at a time, and no database connection.
         """
-        if self._deployment is None:
-            return
         try:
-            with connection() as conn:
-                states = mcp_calls.changes(conn, self._deployment.id, self._task_ids, caller=self._caller)
             for id, state in states.items():
-                if self._states.get(id) != state and (event := self._event(self._deployment, id)):
-                    self._states[id] = state
+                if self._sent.get(id) != state and (event := self._event(id)):
+                    self._sent[id] = state
                     yield event
         except Unavailable:
             return
 
-    def _event(self, serving: DeploymentRef, task_id: UUID) -> bytes:
+    def _event(self, task_id: UUID) -> bytes:
         """Return a notification about a task, or nothing if it is deleted."""
         with connection() as conn:
-            call = mcp_calls.get(conn, serving.id, task_id, caller=self._caller)
-            return (
-                b"" if call is None else self._changed(task_methods.details(conn, serving, self._mcp, call))
-            )
+            call = mcp_calls.get(conn, self._deployment.id, task_id, caller=self._calls.caller)
+            if call is None:
+                return b""
+            return self._changed(task_methods.details(conn, self._deployment, self._mcp, call))
 
     def _changed(self, task: dict[str, Any]) -> bytes:
         if "result" not in task:
