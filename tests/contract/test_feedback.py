@@ -172,6 +172,18 @@ def test_a_get_stores_nothing_and_returns_a_page_whose_form_does(
     assert listed(api, run) == [record(run, "<b>", score=0.5, value="<script>")]
 
 
+def test_a_browser_gets_errors_as_a_page(api: Api, anonymous: FlaskClient, thread_id: str, url: str) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    api.delete(f"/threads/{thread_id}")
+    for path, query, status in ((url, "", 410), (url[:-2], "", 404), (url, "?score=x", 422)):
+        page = anonymous.get(path + query, headers=browser)
+        assert (page.status_code, page.mimetype) == (status, "text/html"), page.text
+        assert "<h1>Feedback not sent</h1>" in page.text
+        assert anonymous.get(path + query).mimetype == "application/json"
+    sent = anonymous.post(url, data={"score": "1"}, headers=browser)
+    assert (sent.status_code, sent.mimetype) == (410, "text/html")
+
+
 @pytest.fixture
 def bad_urls(api: Api, url: str, run: UUID) -> list[str]:
     path, _, token = url.rpartition("/")

@@ -6,17 +6,12 @@ needs no key. A front end that receives the browser itself passes code and state
 
 from __future__ import annotations
 
-from base64 import b64encode
-from hashlib import sha256
-from html import escape
-from http import HTTPStatus
 from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Response, jsonify, request
 from werkzeug.exceptions import MethodNotAllowed
 
-from shared.errors import RunyardError
 from shared.infra.postgres import connection
 from shared.oauth import authorization, tokens
 from shared.oauth.authorization import Authentication, Redirect
@@ -34,7 +29,7 @@ from shared.records import (
 from web.control_plane.providers import redirect_uri
 from web.gate.audit import actor
 from web.gate.context import caller
-from web.http.errors import detail_of, status_of
+from web.http import pages
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
@@ -150,7 +145,7 @@ def authenticate(body: dict[str, Any]) -> Response:
         ),
         redirect_uri=redirect_uri(body["provider"]),
     )
-    return uncached(
+    return pages.uncached(
         jsonify(
             status=result.status,
             url=result.url,
@@ -186,69 +181,27 @@ def pass_callback(provider_id: str, body: dict[str, Any]) -> Response:
     media=("text/html",),
     errors=(400, 404, 502, 503),
 )
-def take_callback(provider_id: str) -> tuple[Response, int]:
+def take_callback(provider_id: str) -> Response:
     """Complete a user's consent, and return a page for the user's browser.
 
     Errors are returned as a page to browsers, and as JSON to other clients.
     """
     if request.method == "HEAD":  # sent for previews of links, and must not use up the state
         raise MethodNotAllowed(["GET", "POST"])
-    try:
-        query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
-        redirect = Redirect(
-            state=query["state"],
-            code=query.get("code"),
-            error=query.get("error"),
-            issuer=query.get("iss"),
-            part="query",
-        )
-        authorization.complete(None, provider_id, redirect)
-    except RunyardError as error:
-        status = status_of(error)
-        if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
-            raise
-        return page("Not connected", sentence_of(error, status)), status
-    return page("Connected", "You can close this window and return to the application."), 200
+    return pages.for_browser(lambda: _complete(provider_id), "Not connected")
 
 
-def sentence_of(error: RunyardError, status: int) -> str:
-    """Return the text of an error as a sentence."""
-    detail = detail_of(error, status)
-    if not isinstance(detail, str):
-        detail = "; ".join(
-            item["msg"] if item["type"] == "value_error" else f"{item['loc'][-1]}: {item['msg']}"
-            for item in detail
-        )
-    return f"{detail[:1].upper()}{detail[1:].rstrip('.')}."
-
-
-STYLE = "body{font:1rem/1.5 system-ui;max-width:32rem;margin:20vh auto;padding:0 1rem}"
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width"><style>{style}</style></head>
-<body><h1>{title}</h1><p>{text}</p>{link}</body></html>
-"""
-STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
-PAGE_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
-)
-
-
-def page(title: str, text: str, *, link: tuple[str, str] | None = None) -> Response:
-    """Return a page that loads nothing and does not send its address as a referrer. `link` is an address and its text."""
-    anchor = "" if link is None else f'<p><a href="{escape(link[0])}">{escape(link[1])}</a></p>'
-    text = PAGE.format(title=escape(title), text=escape(text), style=STYLE, link=anchor)
-    response = Response(text, mimetype="text/html")
-    response.headers["Content-Security-Policy"] = PAGE_POLICY
-    response.headers["Referrer-Policy"] = "no-referrer"
-    return uncached(response)
-
-
-def uncached(response: Response) -> Response:
-    """Forbid caches to store a response."""
-    response.headers["Cache-Control"] = "no-store"
-    return response
+def _complete(provider_id: str) -> Response:
+    query = load_query(CallbackQuery, refuse_repeated=True)  # RFC 6749, 3.1
+    redirect = Redirect(
+        state=query["state"],
+        code=query.get("code"),
+        error=query.get("error"),
+        issuer=query.get("iss"),
+        part="query",
+    )
+    authorization.complete(None, provider_id, redirect)
+    return pages.page("Connected", "You can close this window and return to the application.")
 
 
 @bp.operation(
@@ -265,7 +218,9 @@ def wait_for_consent(auth_id: str, query: dict[str, Any]) -> Response:
         key = UUID(auth_id)
     except ValueError:
         return jsonify(outcome(Authentication(status=authorization.NOT_FOUND)))
-    return uncached(jsonify(outcome(authorization.wait(caller().organization_id, key, query["timeout"]))))
+    return pages.uncached(
+        jsonify(outcome(authorization.wait(caller().organization_id, key, query["timeout"])))
+    )
 
 
 def outcome(authentication: Authentication) -> dict[str, Any]:

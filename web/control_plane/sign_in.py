@@ -13,7 +13,6 @@ import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from http import HTTPStatus
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -24,7 +23,7 @@ from werkzeug.exceptions import MethodNotAllowed
 from shared.access import device_logins, sessions
 from shared.access.api_keys import Caller
 from shared.access.device_logins import INTERVAL_SECONDS, LIFETIME_SECONDS
-from shared.errors import Forbidden, Invalid, NotFound, RunyardError, Unauthenticated
+from shared.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from shared.infra import encryption
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection, database_time
@@ -32,12 +31,12 @@ from shared.infra.tokens import new_token
 from shared.oauth import openid
 from shared.records import BOOLEAN, COUNT, TEXT, TEXT_OR_NULL, TIME, one_of, or_null, record
 from shared.setting_values import ROLES
-from web.control_plane.authentication import CallbackQuery, page, sentence_of, uncached
+from web.control_plane.authentication import CallbackQuery
 from web.gate import limits, session_cookie
 from web.gate.addresses import PATH_SAFE, client_address, client_network
 from web.gate.context import caller, credentials, settings
 from web.gate.session_cookie import SESSION, SIGN_IN
-from web.http.errors import status_of
+from web.http import pages
 from web.schemas import fields
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import load_query
@@ -140,7 +139,7 @@ def _start(place: str) -> Response:
     begun = {**attempt, "next": place, "expires_at": database_time().timestamp() + SIGN_IN_SECONDS}
     response = Response(status=302, headers={"Location": url})
     _set_attempts(response, [*_attempts(), begun])
-    return uncached(response)
+    return pages.uncached(response)
 
 
 def _attempts() -> Sequence[Mapping[str, Any]]:
@@ -221,7 +220,7 @@ def _complete() -> Response:
     session_cookie.set_cookie(
         response, settings(), SESSION, token, seconds=settings().session_seconds, same_site="Strict"
     )
-    return uncached(response)
+    return pages.uncached(response)
 
 
 def _is_of_state(attempt: Mapping[str, Any], state: str) -> bool:
@@ -229,18 +228,7 @@ def _is_of_state(attempt: Mapping[str, Any], state: str) -> bool:
 
 
 def _for_browser(respond: Callable[[], Response]) -> Response:
-    """Return the response. An error becomes a page for browsers; other clients get it as JSON."""
-    try:
-        return respond()
-    except RunyardError as error:
-        status = status_of(error)
-        if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
-            raise
-        response = page(
-            "Not signed in", sentence_of(error, status), link=(f"{_root()}/", "To the sign-in page")
-        )
-        response.status_code = status
-        return response
+    return pages.for_browser(respond, "Not signed in", link=(f"{_root()}/", "To the sign-in page"))
 
 
 def _root() -> str:
@@ -269,7 +257,7 @@ def get_session() -> Response:
     The request must carry the header `X-Runyard-CSRF` with any value. Later requests carry the token there.
     """
     if settings().oidc_issuer is None:
-        return uncached(jsonify(session=None, ended=None))
+        return pages.uncached(jsonify(session=None, ended=None))
     if not session_cookie.is_from_console(settings()):
         raise Forbidden("Only the console may read the session")
     limits.count_address(client_network(settings()))
@@ -281,8 +269,8 @@ def get_session() -> Response:
             ended = error.message
         else:
             if session is not None:
-                return uncached(jsonify(session=_session_record(session, token), ended=None))
-    response = uncached(jsonify(session=None, ended=ended or (sessions.ENDED if tokens else None)))
+                return pages.uncached(jsonify(session=_session_record(session, token), ended=None))
+    response = pages.uncached(jsonify(session=None, ended=ended or (sessions.ENDED if tokens else None)))
     if tokens:
         session_cookie.delete_cookie(response, settings(), SESSION)
     return response
@@ -313,7 +301,7 @@ def sign_out() -> Response:
     url = None
     if id_token is not None:
         url = openid.logout_url(settings(), id_token=id_token, return_to=f"{_root()}/")
-    response = uncached(jsonify(logout_url=url))
+    response = pages.uncached(jsonify(logout_url=url))
     session_cookie.delete_cookie(response, settings(), SESSION)
     return response
 
@@ -337,7 +325,7 @@ def begin_device(body: dict[str, Any]) -> Response:
     with connection() as conn:
         login = device_logins.begin(conn, device=body["device"], address=address)
     url = f"{_root()}/#/device"
-    return uncached(
+    return pages.uncached(
         jsonify(
             device_code=login.device_code,
             user_code=login.user_code,
@@ -375,7 +363,7 @@ def poll_device(body: dict[str, Any]) -> Response:
         )
     if poll.status == device_logins.EXPIRED:
         limits.count_failure(address)
-    return uncached(
+    return pages.uncached(
         jsonify(
             status=poll.status,
             interval_seconds=poll.interval_seconds,

@@ -21,6 +21,7 @@ from shared.user_code import filters
 from web.deployment_api.runs.joins import thread_of
 from web.gate import deployments, limits
 from web.gate.context import address, allow, caller, deployment
+from web.http import pages
 from web.schemas.feedback import MAX_COMMENT, Feedback, FeedbackText, KeyedFeedback
 from web.schemas.operations import RouteGroup
 from web.schemas.validation import checked, load, load_query, raw_body
@@ -44,6 +45,7 @@ QUESTION = """<h1>Send this feedback?</h1>
 <p><label>Comment<br><textarea name="comment" rows="5" cols="50" maxlength="{most}">{comment}</textarea></label></p>
 <p><button type="submit">Send</button></p>
 </form>"""
+NOT_SENT = "Feedback not sent"
 THANKS = "<h1>Thank you</h1><p>The feedback is stored. You can close this page.</p>"
 
 
@@ -109,6 +111,10 @@ def send_feedback(token: str) -> Response:
     Also accepts the fields `score`, `value` and `comment` of an HTML form, and returns a page then. Returns 410 if the URL
     has expired, or its run is deleted.
     """
+    return pages.for_browser(lambda: _send(token), NOT_SENT)
+
+
+def _send(token: str) -> Response:
     is_form = request.mimetype == FORM
     with limits.open_to_anyone():
         content = _form() if is_form else load(Feedback)
@@ -127,7 +133,14 @@ def send_feedback(token: str) -> Response:
     errors=(404, 410, 429),
 )
 def show_feedback_page(token: str) -> Response:
-    """Return a page with a button that sends the `score`, `value` and `comment` of the query. Stores nothing itself."""
+    """Return a page with a button that sends the `score`, `value` and `comment` of the query. Stores nothing itself.
+
+    Errors are returned as a page to browsers, and as JSON to other clients.
+    """
+    return pages.for_browser(lambda: _question(token), NOT_SENT)
+
+
+def _question(token: str) -> Response:
     with limits.open_to_anyone():
         content = load_query(FeedbackText, refuse_repeated=True)
         target = _target(token)
