@@ -31,7 +31,7 @@ from .inputs import (
     traced_as,
 )
 from .loader import RUN, LoadedGraph
-from .loop import current_depth
+from .loop import Loop, current_depth
 from .outcome import Outcome, current_usage, finished_state, has_changes, is_over, read_state
 from .output import Limiter, current_run_id
 from .project.loopback import current_user
@@ -264,12 +264,38 @@ class Execution:
     ) -> AsyncGenerator[Chunk, None]:
         stream = graph.astream(self._graph_input(), config, **options)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
-            if options["subgraphs"]:
+            with contextlib.ExitStack() as stack:
+                is_first = True
                 async for chunk in stream:
-                    yield chunk  # type: ignore[misc]
-            else:
-                async for mode, payload in stream:
-                    yield (), mode, payload  # type: ignore[misc]
+                    if is_first:
+                        is_first = False
+                        self._skip_queue(stream, stack)
+                    yield chunk if options["subgraphs"] else ((), *chunk)  # type: ignore[misc]
+
+    def _skip_queue(self, stream: Any, stack: contextlib.ExitStack) -> None:
+        """Write chunks that nodes stream from now on as events when they are streamed, until the stack is closed.
+
+        LangGraph passes them through a queue, which its generator reads. A chunk takes the queue while others are in it,
+        so that events keep their order, and while the runner does not read.
+        """
+        loop, queue = self._connection.loop, _queue_of(stream)
+        if queue is None or self._events.protocol is not None or not isinstance(loop, Loop):
+            return
+        events, connection, subgraphs = self._events, self._connection, self._subgraphs
+
+        def receive(chunk: Chunk) -> None:
+            if self._cancelled or connection.is_full or not queue.empty():
+                queue.put_nowait(chunk)
+                return
+            ns, mode, payload = chunk
+            try:
+                events.write(ns if subgraphs else (), mode, payload)
+            except (
+                Exception
+            ):  # any error of the payload's own code: the reader of the queue raises it in the run's task
+                queue.put_nowait(chunk)
+
+        stack.enter_context(loop.receiving(queue, receive))
 
     async def _with_library_events(
         self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
@@ -379,6 +405,14 @@ class Execution:
             events.protocol.close(outcome.lifecycle()["event"], outcome.error, interrupts)
         elif interrupts:
             write_requested(events.protocol_log(), interrupts, {})
+
+
+def _queue_of(stream: Any) -> asyncio.Queue[Any] | None:
+    """Return the queue of LangGraph's generator, or None if the graph's class or LangGraph's version streams otherwise."""
+    if getattr(stream, "ag_code", None) is not Pregel.astream.__code__ or stream.ag_frame is None:
+        return None
+    queue = stream.ag_frame.f_locals.get("stream")
+    return queue if isinstance(queue, asyncio.Queue) else None
 
 
 def _shows_state(graph: Pregel) -> bool:

@@ -4,6 +4,9 @@ The loop is asyncio's, without needless wake-ups of itself.
 LangGraph passes each streamed chunk by `call_soon_threadsafe`, mostly on the loop's own thread. asyncio then writes to
 a socket to wake the loop, and reads that socket in the next turn: two system calls for a loop that was not waiting.
 
+The consumer of a chunk would be resumed four turns later, and a turn of a host with many runs takes long. Chunks of a
+queue with a receiver (`receiving`) therefore skip the queue.
+
 Runs of each depth have their own threads (`shared/runs/nesting.py`), because a node that waits for a nested run keeps
 its thread. The pool knows the runs that wait for a thread.
 
@@ -21,8 +24,9 @@ import sys
 import threading
 from _thread import get_ident
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from json import dumps as json_dumps
 from math import inf
@@ -41,6 +45,9 @@ current_depth: ContextVar[int] = ContextVar("current_depth", default=0)  # of th
 
 TICK_SECONDS = 1.0
 BLOCKED_SECONDS = 5.0
+
+
+Receiver = Callable[[Any], None]
 
 
 class Selector(selectors.DefaultSelector):
@@ -66,12 +73,30 @@ class Loop(asyncio.SelectorEventLoop):
         self._waits = Selector()
         super().__init__(self._waits)
         self._loop_thread = get_ident()
+        self._receivers: dict[int, Receiver] = {}  # by the id of the queue
+        self._received = asyncio.Handle(lambda: None, (), self)  # the handle of every received item
+
+    @contextmanager
+    def receiving(self, queue: asyncio.Queue[Any], receiver: Receiver) -> Iterator[None]:
+        """Pass items that `call_soon_threadsafe` would put into this queue to a receiver, within the block.
+
+        Items of the loop's own thread are passed at once.
+        """
+        self._receivers[id(queue)] = receiver
+        try:
+            yield
+        finally:
+            del self._receivers[id(queue)]
 
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.Handle:
+        receiver = self._receivers.get(id(getattr(callback, "__self__", None)))
         if self._waits.is_waiting or get_ident() != self._loop_thread:
-            return super().call_soon_threadsafe(callback, *args, context=context)
+            return super().call_soon_threadsafe(receiver or callback, *args, context=context)
+        if receiver is not None:
+            receiver(*args)
+            return self._received
         self._waits.has_more = True
         return self.call_soon(callback, *args, context=context)
 

@@ -176,8 +176,9 @@ uses_tool_inside = uses_tool_inside.compile()
 
 
 async def write(state: State) -> State:
-    writer = get_stream_writer()
-    writer({"n": 1})
+    writer, data = get_stream_writer(), {"n": 1}
+    writer(data)
+    data["n"] = 2  # an event has the value that was streamed
     writer("text")
     return {}
 

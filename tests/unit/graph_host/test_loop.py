@@ -116,6 +116,31 @@ def test_what_is_given_can_be_cancelled_and_has_the_context_it_came_with(loop: C
     assert seen == ["given"]
 
 
+def test_items_for_a_queue_with_a_receiver_are_received_at_once_and_from_other_threads(
+    loop: CountingLoop,
+) -> None:
+    seen: list[str] = []
+    queue: asyncio.Queue[str] = asyncio.Queue()
+    other: asyncio.Queue[str] = asyncio.Queue()
+
+    def give() -> None:
+        with loop.receiving(queue, seen.append):
+            loop.call_soon(seen.append, "called later")
+            loop.call_soon_threadsafe(other.put_nowait, "other")
+            loop.call_soon_threadsafe(queue.put_nowait, "own")
+            assert seen == ["own"]
+            thread = threading.Thread(target=loop.call_soon_threadsafe, args=(queue.put_nowait, "thread's"))
+            thread.start()
+            thread.join()
+        loop.call_soon_threadsafe(queue.put_nowait, "after")
+        loop.call_soon(loop.stop)
+
+    loop.call_soon(give)
+    loop.run_forever()
+    assert seen == ["own", "called later", "thread's"]
+    assert (queue.get_nowait(), other.get_nowait()) == ("after", "other")
+
+
 # Threads for nodes
 
 

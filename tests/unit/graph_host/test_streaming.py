@@ -70,6 +70,12 @@ def test_who_waits_gets_what_the_output_schema_names(
     assert run.values["text"]
 
 
+def test_an_event_has_the_value_that_the_node_streamed_though_it_changes_it_later(host: HostProcess) -> None:
+    run = host.run("writes", {"text": "a"}, stream_mode=["custom", "updates"])
+
+    assert run.events == [("custom", {"n": 1}), ("custom", "text"), ("updates", {"write": None})]
+
+
 def test_it_streams_checkpoints_and_debug_with_the_address_of_a_subgraphs_own(host: HostProcess) -> None:
     run = host.run("steps", {"text": "a"}, stream_mode=["checkpoints", "debug"])
 
