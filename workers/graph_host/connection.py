@@ -1,7 +1,8 @@
 """The host's end of the socket: batched sending, receiving by callback, and questions that await a reply.
 
 An asyncio transport would make one system call per frame. Here one call sends all frames of a loop tick, and while
-frames keep coming, there is at most one call per millisecond.
+frames keep coming, there is at most one call per millisecond. A tick in which many runs go on takes long: it sends the
+frames so far in between.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from json import loads as json_loads
+from math import inf
 from typing import NoReturn
 
 from . import frames
@@ -22,6 +24,8 @@ from . import frames
 HIGH_WATER = 1024 * 1024
 # Minimum interval between two sends while frames keep coming.
 BATCH_SECONDS = 0.001
+# How long a due frame waits for the end of the loop tick.
+LATE_SECONDS = 0.002
 # How long one loop tick waits for a runner that does not read.
 HOLD_MS = 50
 # Delay of a flush that only marks that data waits for the socket: `_writable` flushes as soon as the socket accepts more.
@@ -55,6 +59,7 @@ class Connection:
         self._waiting_bytes = 0
         self._flushing: asyncio.Handle | None = None
         self._sent_at = 0.0
+        self._flush_by = inf  # when queued frames are sent without waiting for the end of the loop tick
         self._drained: asyncio.Future[None] | None = None
         self._lock = threading.Lock()
         self._asks: dict[int, asyncio.Future[list[bytes]]] = {}
@@ -163,9 +168,21 @@ class Connection:
                 self._flushing = self.loop.call_soon(self._flush)
             else:
                 self._flushing = self.loop.call_at(due, self._flush)
+            self._flush_by = max(now, due) + LATE_SECONDS
+        elif now >= self._flush_by:
+            self._flush_now(self._flushing)
         elif kind in AWAITED and isinstance(self._flushing, asyncio.TimerHandle):
             self._flushing.cancel()
             self._flushing = self.loop.call_soon(self._flush)
+
+    def flush_late(self) -> None:
+        """Send queued frames that have waited too long for the end of the loop tick. Long steps of a tick call this."""
+        if self._flushing is not None and self.loop.time() >= self._flush_by:
+            self._flush_now(self._flushing)
+
+    def _flush_now(self, scheduled: asyncio.Handle) -> None:
+        scheduled.cancel()
+        self._flush()
 
     def _flush(self) -> None:
         self._flushing = None
@@ -198,6 +215,7 @@ class Connection:
         A graph that streams without ever awaiting `drained` would fill memory with queued frames. Above the high-water
         mark each loop tick therefore blocks for up to HOLD_MS, so that no graph produces more.
         """
+        self._flush_by = inf
         if self._waiting_bytes <= HIGH_WATER:
             self.loop.add_writer(self._sock, self._writable)
             self._flushing = self.loop.call_later(IDLE_SECONDS, self._flush)

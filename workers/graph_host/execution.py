@@ -151,6 +151,7 @@ class Execution:
 
     async def _run(self) -> None:
         self._has_begun = True
+        self._connection.flush_late()  # of the runs that start together, each takes long
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
         current_depth.set(self._spec.get("depth", 0))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from functools import partial
+from math import inf
 
 import pytest
 
-from workers.graph_host import frames
+from workers.graph_host import connection, frames
 from workers.graph_host.connection import Connection
 from workers.graph_host.frames import BadFrame, Decoder
 
@@ -101,3 +104,39 @@ def test_an_error_of_one_frame_does_not_lose_the_next() -> None:
 
     assert handled == [frames.RUN, frames.PING]
     assert errors == [f"kind {kind}" for kind in handled]
+
+
+@pytest.mark.parametrize(
+    ("late_seconds", "sent"), [(0.0, ["1", "1", "123", "123"]), (inf, ["", "", "", "123"])]
+)
+def test_a_long_turn_of_the_loop_sends_the_frames_so_far(
+    monkeypatch: pytest.MonkeyPatch, late_seconds: float, sent: list[str]
+) -> None:
+    monkeypatch.setattr(connection, "LATE_SECONDS", late_seconds)
+    monkeypatch.setattr(connection, "BATCH_SECONDS", 0.0)
+    received: list[bytes] = []
+    seen: list[str] = []
+
+    async def send() -> None:
+        loop, decoder = asyncio.get_running_loop(), Decoder()
+        runner, host = socket.socketpair()
+        with runner, host:
+            runner.setblocking(False)
+            ours = Connection(host, loop, lambda kind, id, body: None)
+
+            def receive() -> None:
+                with contextlib.suppress(BlockingIOError):
+                    received.extend(body for _, _, body in decoder.feed(runner.recv(1 << 16)))
+                seen.append(b"".join(received).decode())
+
+            event = partial(ours.send, frames.EVENT, frames.NOBODY)
+            event(b"1")
+            for step in (ours.flush_late, partial(event, b"2"), partial(event, b"3")):
+                step()
+                receive()
+            await asyncio.sleep(0)  # the turn ends
+            receive()
+            loop.remove_reader(host)
+
+    asyncio.run(asyncio.wait_for(send(), 60))
+    assert seen == sent
