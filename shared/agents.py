@@ -28,15 +28,18 @@ def _revision_ids(deployment: DeploymentRef) -> Packed:
     return uuids([id for id in ids if id is not None])
 
 
-def agent(conn: Conn, deployment: DeploymentRef, assistant: str) -> Row:
-    """Return an assistant, given by its id or a graph id, with its graph's input schema. Raises NotFound."""
+def agent(conn: Conn, deployment: DeploymentRef, assistant: str, *, may_be_past: bool = False) -> Row:
+    """Return an assistant, given by its id or a graph id, with its graph's input schema. Raises NotFound.
+
+    With `may_be_past`, also an assistant whose graph no revision serves any more: its runs may still be live.
+    """
     row = _AGENT.row(
         conn,
         deployment_id=deployment.id,
         revision_ids=_revision_ids(deployment),
         assistant_id=assistants.named_id(assistant),
     )
-    if row is None:
+    if row is None or not (row["is_served"] or may_be_past):
         raise NotFound("Not Found")
     return row
 

@@ -10,10 +10,10 @@ $$;
 
 -- name: agent
 SELECT a.assistant_id, v.graph_id, v.name, coalesce(v.description, g.description) AS description, a.version, v.metadata,
-    g.schemas -> 'input_schema' AS input_schema
+    g.schemas -> 'input_schema' AS input_schema, coalesce(g.is_served, false) AS is_served
 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
     AND v.version = a.version
-CROSS JOIN LATERAL served_graph(v.graph_id, :revision_ids) AS g
+LEFT JOIN LATERAL (SELECT *, true AS is_served FROM served_graph(v.graph_id, :revision_ids)) AS g ON true
 WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id
 
 -- name: tools

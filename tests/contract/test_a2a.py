@@ -33,6 +33,7 @@ from tests.contract.a2a_calls import (
     run_of,
     said,
     sent,
+    state,
 )
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
 from tests.contract.conftest import Api, MakeApp, Notifications, caller
@@ -304,6 +305,24 @@ def test_who_waits_for_a_cancelled_task_holds_a_slot(api: Api) -> None:
     assert rpc.answered(waiting)["result"]["status"]["state"] == "TASK_STATE_CANCELED"
     waiting.close()
     assert streams.count == 0
+
+
+@versions
+def test_tasks_of_a_graph_that_a_newer_revision_lacks_are_still_read_and_cancelled(
+    api: Api, version: str
+) -> None:
+    task, waiting = live(api), live(api)
+    Actor(run_of(task))
+    make.removed_graph(api.deployment, "agent")
+    assert result(api, GET[version], {"id": task["id"]})["id"] == task["id"]
+    assert {each["id"] for each in result(api, "ListTasks")["tasks"]} == {task["id"], waiting["id"]}
+    cancelled = result(api, CANCEL[version], {"id": waiting["id"]})
+    assert cancelled["status"]["state"] == state(version, "canceled")
+    subscription = rpc.post(api, AGENT, SUBSCRIBE[version], {"id": waiting["id"]})
+    assert subscription.status_code == 200
+    for method in ("SendMessage", "message/stream", "GetExtendedAgentCard"):
+        assert rpc.post(api, AGENT, method, {"message": message(version)}).status_code == 404, method
+    assert api.get(AGENT).status_code == 404
 
 
 def test_the_project_may_switch_it_off(api: Api) -> None:

@@ -349,6 +349,10 @@ def test_a_client_joins_in_the_middle_of_a_message(talk: Conversation) -> None:
     assert ended.headers["Cache-Control"] == "no-store"
     assert types(ended) == ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
 
+    make.removed_graph(talk.api.deployment, "agent")
+    assert types(talk.api.get(f"{AGENT}?threadId={talk.thread_id}")) == types(ended)
+    assert talk.post(user("2")).status_code == 404
+
 
 def test_a_thread_without_runs_is_joined_and_a_missing_one_is_not(api: Api, thread_id: str) -> None:
     assert types(api.get(f"{AGENT}?threadId={thread_id}")) == [

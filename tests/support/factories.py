@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, insert, select, text, update
+from sqlalchemy import Connection, Table, delete, insert, select, text, update
 from uuid_utils.compat import uuid7
 
 from shared import assistants
@@ -143,6 +143,16 @@ def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any, **schemas
             update(GRAPH)
             .where(GRAPH.c.revision_id == deployment.active_revision_id, GRAPH.c.graph_id == graph_id)
             .values(schemas={**LOOKS["schemas"], "input_schema": input_schema, **schemas})
+        )
+
+
+def removed_graph(deployment: DeploymentRef, graph_id: str) -> None:
+    """Remove a graph from the serving revision, as a newer revision without the graph does."""
+    with connection() as conn:
+        conn.execute(
+            delete(GRAPH).where(
+                GRAPH.c.revision_id == deployment.active_revision_id, GRAPH.c.graph_id == graph_id
+            )
         )
 
 

@@ -35,8 +35,11 @@ def require_readable(assistant_id: UUID) -> Granted:
     return granted
 
 
-def readable_agent(assistant: str) -> Row:
-    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden."""
+def readable_agent(assistant: str, *, may_be_past: bool = False) -> Row:
+    """Return an assistant that the caller may read. Raises Denied, and NotFound if it is missing or hidden.
+
+    `may_be_past` is that of `agents.agent`.
+    """
     require_readable(assistants.named_id(assistant))
     with connection() as conn:
-        return agents.agent(conn, deployment(), assistant)
+        return agents.agent(conn, deployment(), assistant, may_be_past=may_be_past)

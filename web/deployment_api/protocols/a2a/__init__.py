@@ -95,6 +95,10 @@ METHODS = {
 }
 
 
+# They also serve an assistant whose graph a newer revision lacks, because its tasks may still be in progress.
+FOR_TASKS = (methods.get_task, methods.list_tasks, methods.cancel_task, methods.subscribe)
+
+
 class A2aCall(json_rpc.JsonRpcCall):
     example: ClassVar[dict[str, Any]] = {
         "jsonrpc": "2.0",
@@ -119,11 +123,11 @@ def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
     """Return an assistant that the caller may call, and the grant for reading it. Raises Denied and NotFound.
 
     The grant is None for a default assistant, which every caller may read. A caller who may not read assistants gets
-    Denied for a missing one too.
+    Denied for a missing one too. The graph of the assistant may be missing.
     """
     try:
         with connection() as conn:
-            agent = agents.agent(conn, unchecked_deployment(), assistant)
+            agent = agents.agent(conn, unchecked_deployment(), assistant, may_be_past=True)
     except NotFound:
         require_readable(assistants.named_id(assistant))
         raise
@@ -194,6 +198,8 @@ def call_method(assistant_id: str) -> Response:
         call, method = _read()
     except RpcError as error:
         return json_rpc.answer(V1.failure(error.id, error))
+    if not agent["is_served"] and method.execute not in FOR_TASKS:
+        raise NotFound("Not Found")
     agent_call = AgentCall(agent, call, method.shapes, read)
     if method.streams and not json_rpc.accepts_stream():
         error = RpcError(INVALID_REQUEST, f"The Accept header must name {SSE}")

@@ -110,7 +110,7 @@ def join_agent(assistant_id: str, query: dict[str, Any]) -> Response:
     """Join the newest run of the thread that `threadId` names. If it has ended, the stream has its end at once."""
     _require_stream()
     old = is_old(query.get("protocolVersion"))
-    readable_agent(assistant_id)
+    readable_agent(assistant_id, may_be_past=True)
     thread_id = thread_id_of(query["threadId"])
     granted = allow("threads", "read", thread_id=thread_id)
     with connection() as conn:
