@@ -29,6 +29,7 @@ from tests.contract.mcp_calls import (
     threads,
 )
 from tests.contract.rpc import parsed
+from tests.support.user_code import owner_only
 
 pytestmark = pytest.mark.usefixtures("taking_graphs", "encryption_key")
 
@@ -155,6 +156,18 @@ def test_a_state_belongs_to_one_call(api: Api, users: Users, notifications: Noti
     assert resumes(api.deployment) == []
     Calling(users.ann, notifications, requestState=state, inputResponses=responses)
     assert resumes(api.deployment) == [{"i1": "this"}]
+
+
+def test_a_state_reveals_no_tool_of_another_user(users: Users) -> None:
+    users.played.on(owner_only)
+    created = users.ann.post("/assistants", {"graph_id": "agent", "name": "secret"})
+    assert created.status_code == 200
+    messages = []
+    for client, name in ((users.bob, "secret"), (users.bob, "nothing"), (users.ann, "secret")):
+        params = {"name": name, "arguments": {"messages": "hi"}, "requestState": "x", "inputResponses": {}}
+        messages.append(body(call(client, "tools/call", ELICITATION, **params))["error"]["message"])
+    assert messages[:2] == ["Unknown tool: secret", "Unknown tool: nothing"]
+    assert messages[2].startswith("requestState: ")
 
 
 def more_of(more: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from shared.infra import encryption
 from shared.infra.postgres import Row, connection
 from shared.models import ThreadStatus
 from shared.removal import expiry
-from shared.runs import cancel, mcp_calls
+from shared.runs import cancel, create, mcp_calls
 from shared.runs.create import Created
 from shared.runs.creation import TransactionPart
 from shared.runs.drafts import RunRequest
@@ -115,7 +115,10 @@ def retry(
     """Resume the thread of a call with the answers to its questions. Raises RpcError, and what refuses the run."""
     identity = _identity(mcp, tool)
     try:
-        state = RequestState.unseal(sealed, identity)
+        try:
+            state = RequestState.unseal(sealed, identity)
+        except InvalidState as invalid:  # a caller without access must not learn that the tool exists
+            return start(mcp, tool, replace(request, rule=RefusedCall(invalid)), terms, token=token)
         return _resume(mcp, tool, request, terms, state, identity, responses=responses, token=token)
     except (InvalidState, InvalidResponse) as error:
         raise RpcError(INVALID_PARAMS, error.message) from error
@@ -152,6 +155,19 @@ def _identity(mcp: McpRequest, tool: Row) -> CallIdentity:
 
 
 # The run of a call
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """The rule of an invalid call: refuses the run, after authorization."""
+
+    error: Refused
+
+    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
+        raise self.error
+
+    def missing(self) -> Refused:
+        return create.missing()
 
 
 class AnswersMissing(Refused):

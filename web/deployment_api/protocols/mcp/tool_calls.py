@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flask import Response
-from sqlalchemy import Connection
 
-from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused
 from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import Row
 from shared.infra.trace_context import BAGGAGE, MAX_BAGGAGE
-from shared.runs import create, mcp_calls
+from shared.runs import mcp_calls
 from shared.runs.drafts import RunRequest
 from web.deployment_api.protocols import json_rpc
 from web.deployment_api.protocols.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.protocols.mcp import progress, results, thread_calls, tools
 from web.deployment_api.protocols.mcp.envelope import McpRequest
-from web.deployment_api.protocols.mcp.thread_calls import Terms
+from web.deployment_api.protocols.mcp.thread_calls import RefusedCall, Terms
 from web.deployment_api.runs.creation import create_run
 from web.deployment_api.runs.follower import RunFollower
 from web.gate.context import run_headers
@@ -125,16 +123,3 @@ def _run_request(
         return replace(request, input=tools.graph_input(tool["input_schema"], loaded["arguments"] or {}))
     except tools.ArgumentsMisfit as misfit:
         return replace(request, rule=RefusedCall(misfit))
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedCall:
-    """The rule of an invalid call: refuses the run."""
-
-    error: Refused
-
-    def complete(self, conn: Connection, deployment: DeploymentRef, request: RunRequest) -> RunRequest:
-        raise self.error
-
-    def missing(self) -> Refused:
-        return create.missing()
