@@ -113,12 +113,13 @@ scenario("limits are set, and what cannot be is said at its field", async ({ pag
   await page.getByLabel("Cost of a user per day").fill("0.25");
   await page.getByLabel("Webhook at").fill("");
   await page.getByRole("button", { name: "Save" }).click();
-  await page.getByText("max_concurrent_runs 7").waitFor();
+  const shown = page.getByRole("definition").filter({ hasText: "Concurrent runs 7" });
+  await shown.filter({ hasText: "Cost of a user per day $0.25" }).waitFor();
   const { max_concurrent_runs: runs, max_user_cost_per_day: cost } = (await record(shop)).limits;
   assert.deepEqual([runs, cost], [7, 0.25]);
   await page.getByLabel("Concurrent runs").fill("");
   await page.getByRole("button", { name: "Save" }).click();
-  await page.getByText("max_concurrent_runs 7").waitFor({ state: "detached" });
+  await shown.waitFor({ state: "detached" });
 });
 
 scenario("its log is followed, by text and level", async ({ page, open, deployments: { shop }, unique }) => {

@@ -252,6 +252,17 @@ scenario("tokens are told by model", async (it) => {
   await told.getByText("no price is set").waitFor();
 });
 
+scenario("feedback on a run shows what was said, and nothing for what was not", async (it) => {
+  const { page, open, api, deployments: { kitchen } } = it;
+  const run = await start(it, await thread(it), { assistant_id: "consumes", input: { text: "a" } });
+  await ended(it, run);
+  await api("POST", `/d/${kitchen}/runs/${run.run_id}/feedback`, { key: "polite", score: 1 / 3, comment: "Very" });
+  await open(pageOf(it, run));
+  const said = page.getByRole("region", { name: "Feedback", exact: true }).last();
+  await said.getByText("Very").waitFor();
+  assert.deepEqual((await said.locator("tbody td").allTextContents()).slice(0, 5), ["polite", "0.3333", "", "Very", ""]);
+});
+
 scenario("a run's webhook tells what became of it, and is sent again", async (it) => {
   const { page, open } = it;
   let calls = 0;

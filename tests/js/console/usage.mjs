@@ -29,6 +29,15 @@ scenario("tokens are shown by what was asked, and taken along as CSV", async ({ 
   await page.waitForURL(/by=day(%2C|,)deployment(%2C|,)node/);
 });
 
+scenario("the users with the most tokens come first", async ({ page, open }) => {
+  const row = (user, total_tokens, is_rest = false) => ({ user, is_rest, runs: 1, input_tokens: total_tokens, output_tokens: 0, total_tokens, cost: null });
+  await page.route(/v2\/usage\?.*by=user/, (route) => route.fulfill({ json: { usage: [row(null, 900, true), row("ann", 20), row("bob", 300)] } }));
+  await open("/usage?by=user");
+  const table = page.getByRole("region", { name: "Usage" });
+  await table.getByText("ann").waitFor();
+  assert.deepEqual(await table.locator("tbody .in-head").allTextContents(), ["bob", "ann", "all others"]);
+});
+
 scenario("days without use say so", async ({ page, open }) => {
   await open("/usage?from=2001-01-01&until=2001-01-02");
   await page.getByRole("heading", { name: "No usage on these days" }).waitFor();

@@ -10,7 +10,7 @@ import { useResource } from "../core/resource.js";
 import { Ago, Copy, Empty, ErrorBox, Id, Loading, Page, Pill, Select, Standing, Tabs } from "../parts/index.js";
 import { DeploymentGraph } from "../parts/deployment_graph.js";
 import { DeploymentLog } from "../parts/deployment_log.js";
-import { DeploymentSettings } from "../parts/deployment_settings.js";
+import { DeploymentSettings, limitsInWords } from "../parts/deployment_settings.js";
 import { Revisions } from "../parts/revisions.js";
 import { servedInWords, statusesOf } from "../parts/standing.js";
 import { Snippets } from "../parts/snippets.js";
@@ -59,13 +59,14 @@ function shown(tab, record, query, reload) {
 /** @param {{record: any}} props */
 function Facts({ record }) {
   const address = record.source_config.custom_url;
-  const limits = Object.entries(record.limits).filter(([, value]) => value !== null);
+  const limits = limitsInWords(record);
   return html`
     <dl class="facts">
       <dt>Address</dt><dd>${address ? html`<code>${address}</code> <${Copy} text=${address} />` : "No revision serves yet."}</dd>
       <dt>Serves</dt><dd>${record.active_revision_number ? servedInWords(record.traffic, record.active_revision_number) : "–"}${record.latest_revision_number > (record.active_revision_number ?? 0) && html`, newest ${revisionName(record.latest_revision_number)} <${Pill} status=${record.latest_revision_status} />`}</dd>
       ${record.source_config.repo_url && html`<dt>Repository</dt><dd><code>${record.source_config.repo_url}</code></dd>`}
-      <dt>Pool</dt><dd>${record.pool}${limits.length > 0 && html`<span class="quiet"> · ${limits.map(([name, value]) => `${name} ${value}`).join(", ")}</span>`}</dd>
+      <dt>Pool</dt><dd>${record.pool}</dd>
+      ${limits.length > 0 && html`<dt>Limits</dt><dd>${limits.map(({ label, limit, used }) => html`<span key=${label} class="limit">${label} <strong>${limit}</strong>${used && html`<span class="quiet">, ${used} used</span>`}</span>`)}</dd>`}
       <dt>Changed</dt><dd><${Ago} at=${record.updated_at} /> <span class="quiet">· id </span><${Id} value=${record.id} /></dd>
     </dl>`;
 }

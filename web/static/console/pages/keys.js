@@ -2,7 +2,7 @@
 
 import { control } from "../core/api.js";
 import { html, useEffect, useState } from "../core/dom.js";
-import { count, iso, text } from "../core/format.js";
+import { count, iso, money, text } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { setQuery } from "../core/router.js";
 import { can, me } from "../core/session.js";
@@ -20,7 +20,11 @@ const MAY = {
   operator: "May also manage the installation: organizations, workers",
 };
 /** @type {Record<string, string>} */
-const LIMITS = { max_concurrent_runs: "Concurrent runs", max_tokens_per_day: "Tokens per day", max_run_tokens: "Tokens per run" };
+const LIMITS = {
+  max_concurrent_runs: "Concurrent runs", max_tokens_per_day: "Tokens per day", max_run_tokens: "Tokens per run",
+  max_cost_per_day: "Cost per day, in US dollars", max_run_cost: "Cost per run, in US dollars",
+};
+const isCost = (/** @type {string} */ limit) => limit.includes("cost");
 
 export const title = () => "API keys";
 
@@ -103,7 +107,7 @@ function State({ of: key }) {
 
 /** @param {any} key */
 function limitsOf(key) {
-  const set = Object.entries(LIMITS).filter(([limit]) => key[limit]).map(([limit, label]) => `${count(key[limit])} ${label.toLowerCase()}`);
+  const set = Object.entries(LIMITS).filter(([limit]) => key[limit]).map(([limit, label]) => `${(isCost(limit) ? money : count)(key[limit])} ${label.split(",")[0].toLowerCase()}`);
   return set.length ? set.join(", ") : html`<span class="quiet">none</span>`;
 }
 
@@ -119,7 +123,7 @@ async function revoke(key, reload) {
 
 /** @param {{onClose: () => void, onCreated: (key: any) => void}} props */
 function CreateKey({ onClose, onCreated }) {
-  const form = useForm({ name: "", role: "run", lifetime_days: "", max_concurrent_runs: "", max_tokens_per_day: "", max_run_tokens: "" });
+  const form = useForm({ name: "", role: "run", lifetime_days: "", ...Object.fromEntries(Object.keys(LIMITS).map((limit) => [limit, ""])) });
   const values = /** @type {Record<string, string>} */ (form.values);
   const roles = ROLES.slice(0, ROLES.indexOf(me.value?.role ?? "read") + 1);
   const create = async () => {
@@ -142,7 +146,7 @@ function CreateKey({ onClose, onCreated }) {
 /** @param {{form: any, errorOf: (name: string) => string | undefined}} props */
 function LimitFields({ form, errorOf }) {
   return Object.entries(LIMITS).map(([limit, label]) => html`
-    <${TextField} key=${limit} type="number" min="0" label=${label} hint="Empty: no limit for this key" error=${errorOf(limit)} ...${form.bind(limit)} />`);
+    <${TextField} key=${limit} type="number" min="0" step=${isCost(limit) ? "any" : "1"} label=${label} hint="Empty: no limit for this key" error=${errorOf(limit)} ...${form.bind(limit)} />`);
 }
 
 /** @param {{it: any, onClose: () => void, onDone: () => void}} props */

@@ -115,16 +115,16 @@ function Feedback({ name, run }) {
   const path = `/threads/${run.thread_id}/runs/${run.run_id}/feedback`;
   const { data } = useResource((signal) => deployment(name).call("GET", path, { signal }), [name, run.run_id, run.status]);
   if (!data?.length) return null;
-  const shown = (/** @type {any} */ value) => (value === null ? "–" : html`<${LongText} text=${typeof value === "string" ? value : JSON.stringify(value)} limit=${200} />`);
+  const shown = (/** @type {any} */ value) => html`<${LongText} text=${typeof value === "string" ? value : JSON.stringify(value)} limit=${200} />`;
   const columns = [
     { title: "Feedback", key: "key", cell: (/** @type {any} */ each) => plain(each.key) },
-    { title: "Score", key: "score", align: "right", cell: (/** @type {any} */ each) => each.score ?? "–" },
-    ...["value", "comment", "correction"].map((field) => ({ title: field[0].toUpperCase() + field.slice(1), key: field, cell: (/** @type {any} */ each) => shown(each[field]) })),
+    { title: "Score", key: "score", align: "right", cell: (/** @type {any} */ each) => (each.score === null ? null : String(Number(each.score.toFixed(4)))) },
+    ...["value", "comment", "correction"].map((field) => ({ title: field[0].toUpperCase() + field.slice(1), key: field, cell: (/** @type {any} */ each) => each[field] !== null && html`<div class=${field}>${shown(each[field])}</div>` })),
     { title: "Source", key: "source", cell: (/** @type {any} */ each) => plain(each.source) },
     { title: "Time", key: "at", cell: (/** @type {any} */ each) => html`<${Ago} at=${each.updated_at} />` },
   ];
   return html`
-    <section class="usage" aria-label="Feedback"><h2>Feedback</h2>
+    <section class="feedback" aria-label="Feedback"><h2>Feedback</h2>
       <${Table} label="Feedback" columns=${columns} rows=${data} rowKey=${(/** @type {any} */ each) => JSON.stringify([each.key, each.source])} />
     </section>`;
 }

@@ -36,7 +36,7 @@ export default function UsagePage({ query }) {
       <${ErrorBox} error=${error} retry=${table.reload} />
       ${days.rows && days.rows.length > 0 && html`<${Days} rows=${days.rows} from=${from} until=${until} />`}
       ${table.loading && html`<${Loading} />`}
-      ${table.rows && html`<${Table} label="Usage" rows=${table.rows} rowKey=${(/** @type {any} */ row) => [...by.map((name) => row[idOf(name)]), row.is_rest].join("|")} columns=${columns(by)} empty=${NONE} />`}
+      ${table.rows && html`<${Table} label="Usage" rows=${by.includes("day") ? table.rows : mostFirst(table.rows)} rowKey=${(/** @type {any} */ row) => [...by.map((name) => row[idOf(name)]), row.is_rest].join("|")} columns=${columns(by)} empty=${NONE} />`}
     <//>`;
 
   /** @param {typeof DIMENSIONS[number]} name @param {boolean} isOn */
@@ -48,6 +48,9 @@ export default function UsagePage({ query }) {
 }
 
 const NONE = html`<${Empty} title="No usage on these days" text="Tokens are counted when a run ends, as the models report them." />`;
+
+/** Rows by their tokens. The sum of the others comes last. @param {any[]} rows */
+const mostFirst = (rows) => [...rows].sort((a, b) => Number(a.is_rest ?? false) - Number(b.is_rest ?? false) || b.total_tokens - a.total_tokens);
 
 /** @param {Record<string, string>} query */
 function useUsage(query) {

@@ -9,7 +9,7 @@ import { servedInWords } from "./standing.js";
 /** @type {Record<string, string>} */
 const FIELDS = {
   display_name: "display name", pool: "pool", limits: "limits", source_config: "source", inbox: "rules for questions", name: "name", role: "role", expires_at: "expiry",
-  max_concurrent_runs: "limit of runs", max_tokens_per_day: "tokens per day", max_run_tokens: "tokens per run",
+  max_concurrent_runs: "limit of runs", max_tokens_per_day: "tokens per day", max_run_tokens: "tokens per run", max_cost_per_day: "cost per day", max_run_cost: "cost per run", budget_webhook: "webhook of budgets",
 };
 
 /** @type {Record<string, string>} */

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../core/dom.js";
 import { control } from "../core/api.js";
-import { count, money } from "../core/format.js";
+import { bytes, count, duration, money } from "../core/format.js";
 import { can } from "../core/session.js";
 import { Button, Empty, TextField, ask, notify } from "./index.js";
 
@@ -14,6 +14,18 @@ const LIMITS = [
   ["max_thread_tokens_per_day", "Tokens of a thread per day"], ["max_thread_cost_per_day", "Cost of a thread per day, in US dollars"],
   ["budget_webhook", "Webhook at 50, 80 and 100 % of a day's limit"],
 ];
+
+/** @type {Record<string, (value: number) => string>} */
+const FORMATS = { run_timeout_seconds: duration, memory_mb: (megabytes) => bytes(megabytes * 2 ** 20) };
+
+/** The limits of a deployment in words, and what today's runs have used of those of a day. @param {any} record */
+export function limitsInWords({ limits, used_today: usedToday }) {
+  const used = /** @type {Record<string, number | null>} */ ({ max_tokens_per_day: usedToday?.tokens ?? null, max_cost_per_day: usedToday?.cost ?? null });
+  return LIMITS.filter(([name]) => typeof limits[name] === "number").map(([name, label]) => {
+    const format = FORMATS[name] ?? (name.includes("cost") ? money : count);
+    return { label: label.split(", in ")[0], limit: format(limits[name]), used: typeof used[name] === "number" ? format(used[name]) : null };
+  });
+}
 
 /** @param {{record: any, reload: () => void}} props */
 export function DeploymentSettings({ record, reload }) {
