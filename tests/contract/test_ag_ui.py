@@ -381,7 +381,11 @@ def test_users_do_not_reach_each_others_threads(
     played.on(owner_only, "threads")
     actor = Conversation(ann, notifications, "shared name").start(user("1"))
     actor.finish({"messages": [human("1")]})
-    stranger = Conversation(bob, notifications, "shared name")
-    assert stranger.post(user("2")).status_code == 404
+    id = str(actor.run.thread_id)
+    assert Conversation(bob, notifications, id).post(user("2")).status_code == 404
+    assert bob.get(f"{AGENT}?threadId={id}").status_code == 404
     assert bob.get(f"{AGENT}?threadId=shared name").status_code == 404
     assert ann.get(f"{AGENT}?threadId=shared name").status_code == 200
+    other = Conversation(bob, notifications, "shared name").start(user("2"))
+    assert other.run.thread_id != actor.run.thread_id
+    assert ann.get(f"{AGENT}?threadId=shared name").text.count('"content":"hi"') == 1

@@ -36,7 +36,7 @@ from web.deployment_api.protocols.conversation import (
     takes_messages,
     text_of,
 )
-from web.gate.context import allow, deployment, run_headers, unchecked_deployment, user_document
+from web.gate.context import allow, deployment, run_headers, unchecked_deployment, user, user_document
 from web.schemas.validation import checked
 
 KEY = "ag_ui"  # in the metadata and in the `configurable` of a run
@@ -62,10 +62,14 @@ class CheckpointNeeded(Refused):
 
 
 def thread_id_of(text: str) -> UUID:
-    """Return the id of the thread that a client names. Any text names a thread of the deployment."""
+    """Return the id of the thread that a client names. Any text names a thread of the user, or of the deployment.
+
+    With one thread for all users, a user could find out which names others have, and could take them.
+    """
     if re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text):
         return UUID(text)
-    return uuid5(unchecked_deployment().id, text)
+    caller, deployment_id = user(), unchecked_deployment().id
+    return uuid5(deployment_id if caller is None else uuid5(deployment_id, caller.identity), text)
 
 
 def is_old(version: str | None) -> bool:
