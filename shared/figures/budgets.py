@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 
 from shared.errors import TooMany
 from shared.figures import usage
+from shared.infra import egress
 from shared.infra.arrays import texts
 from shared.infra.postgres import Row
 from shared.records import COUNT_OR_NULL, TEXT_OR_NULL, JsonSchema, RecordField, one_line
@@ -52,13 +53,17 @@ def _as_number(name: str) -> Callable[[Row], float | None]:
     return lambda row: None if row[name] is None else float(row[name])
 
 
+def _shown_webhook(row: Row) -> str | None:
+    return None if row[WEBHOOK] is None else egress.shown_url(row[WEBHOOK])
+
+
 AMOUNT_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
 FIELDS = {
     name: RecordField(AMOUNT_OR_NULL, value=_as_number(name))
     if "cost" in name
-    else RecordField(TEXT_OR_NULL if name == WEBHOOK else COUNT_OR_NULL)
+    else RecordField(COUNT_OR_NULL)
     for name in NAMES
-}
+} | {WEBHOOK: RecordField(TEXT_OR_NULL, value=_shown_webhook)}
 MAX_COST = 10**8  # with six decimals exact as a JSON number
 COST_DECIMALS = 6
 KNOWN_SECONDS = 1.0  # how long the set of budgets is cached

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 import httpcore2
 import httpx2
@@ -33,6 +34,7 @@ MAX_ANSWER_BYTES = 1024 * 1024
 MAX_URL_LENGTH = 2048
 PORTS = frozenset({80, 443})
 FIRST_UNPRIVILEGED_PORT = 1024
+HIDDEN = "…"  # in place of a hidden part of a URL
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Address = IPv4Address | IPv6Address
@@ -128,6 +130,13 @@ def check_url(text: str) -> None:
 def check_browser_url(text: str) -> None:
     """Raise AddressRefused for an invalid URL that only the user's browser opens. Any host is allowed."""
     _parse(text)
+
+
+def shown_url(url: str) -> str:
+    """Return the URL without its possibly secret parts: the user info and the values of the query."""
+    parts = urlsplit(url)
+    query = "&".join(f"{quote(name)}={HIDDEN}" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 
 
 def check_host(host: str, port: int) -> list[str]:

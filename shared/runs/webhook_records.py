@@ -8,12 +8,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from shared.errors import NotFound
+from shared.infra import egress
 from shared.infra.postgres import Row
 from shared.records import (
     COUNT,
@@ -36,7 +36,6 @@ from shared.user_code.filters import Filter
 KEPT_DAYS = 7
 KEPT_OF_DEPLOYMENT = 1_000
 REMOVED_AT_ONCE = 1_000
-HIDDEN = "…"
 
 _REMOVE_OLD = statement("outbox.remove_old")
 
@@ -56,7 +55,7 @@ RECORD = Record(
         "run_id": RecordField(ID_OR_NULL),
         "thread_id": RecordField(ID_OR_NULL),
         "type": RecordField(one_of(RUN_ENDED, *QuestionEvent, *BudgetEvent)),
-        "url": RecordField(TEXT, value=lambda row: _shown_url(row["url"])),
+        "url": RecordField(TEXT, value=lambda row: egress.shown_url(row["url"])),
         "status": RecordField(one_of(*DeliveryStatus)),
         "attempts": RecordField(COUNT),
         "response_status": RecordField(COUNT_OR_NULL),
@@ -110,13 +109,6 @@ def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, d
     return filters.of_visible_or_deleted_threads(
         filter, metadata, table="w", thread_id=THREAD_ID, last_metadata=last_metadata
     )
-
-
-def _shown_url(url: str) -> str:
-    """Return the URL without its possibly secret parts: the user info and the values of the query."""
-    parts = urlsplit(url)
-    query = "&".join(f"{quote(name)}={HIDDEN}" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
 
 
 def thread_of(conn: Connection, deployment_id: UUID, delivery_id: UUID) -> UUID | None:

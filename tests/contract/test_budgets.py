@@ -130,6 +130,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_by_its_field(
         ("budget_webhook", "https://10.0.0.1/", "value_error"),
         ("budget_webhook", "mailto:me@example.com", "value_error"),
         ("budget_webhook", "a b", "string_pattern_mismatch"),
+        ("budget_webhook", "https://1.1.1.1/x?token=…", "value_error"),
     ]
     for field, value, kind in rows:
         for path, body, loc in (
@@ -185,6 +186,13 @@ def test_budgets_in_dollars_are_shown_as_they_were_set(api: Api, client: FlaskCl
 
     assert {name: made[name] for name in dollars} == dollars
     assert {name: limits[name] for name in (*dollars, *users)} == {**dollars, **users}
+    secret = {"budget_webhook": "https://1.1.1.1/x?token=s3cret"}
+    for answer in (
+        api.client.patch(path, json={"limits": secret}).json["limits"],
+        api.client.get(path).json["limits"],
+        client.patch(f"/v2/keys/{made['id']}", json=secret).json,
+    ):
+        assert answer["budget_webhook"] == "https://1.1.1.1/x?token=…"
     gone = api.client.patch(path, json={"limits": {"budget_webhook": "", "max_cost_per_day": 0}}).json[
         "limits"
     ]

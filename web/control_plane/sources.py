@@ -19,7 +19,7 @@ from shared.deployments.next_revision import REPOSITORY
 from shared.deployments.records import ENVIRONMENTS, SOURCES
 from shared.errors import Invalid
 from shared.figures.budgets import COST_DECIMALS, MAX_COST
-from shared.infra.egress import MAX_URL_LENGTH
+from shared.infra.egress import HIDDEN, MAX_URL_LENGTH
 from shared.runs import webhooks
 from web.schemas import fields
 
@@ -194,7 +194,10 @@ class KeyBudgets(fields.Schema):
         pattern=r"\S*",
         max_length=MAX_URL_LENGTH,
         allow_none=True,
-        metadata={"description": "URL that is called at 50, 80 and 100 % of each limit of a day"},
+        metadata={
+            "description": "URL that is called at 50, 80 and 100 % of each limit of a day. It is shown without the"
+            " values of its query"
+        },
     )
 
 
@@ -206,6 +209,8 @@ def check_webhook(
 ) -> None:
     """Raise Invalid, with the place of the field, if a webhook may not be called. Resolves the host name."""
     if url:
+        if HIDDEN in url:
+            raise Invalid(f"the URL has {HIDDEN} in place of a hidden part: send the whole URL", loc=loc)
         try:
             webhooks.check(url, rules, url_of=url_of)
         except Invalid as error:
