@@ -21,7 +21,7 @@ from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.follow import HELD_SECONDS, SETTLE_SECONDS, RowEnd
 from shared.infra import redis
-from shared.infra.postgres import Row, connection, database_time, dumps
+from shared.infra.postgres import Row, connection, database_time, dumps, loads
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import read
 from shared.runs.claims import Claimed
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
+IS_STATE = "is_state"
 INTERRUPTS = "__interrupt__"  # key of an output that holds the open interrupts
 ROLLBACK = "rollback"  # the status of a run that was cancelled and deleted
 # The error of a cancelled run, by action: its name, and its message if no reason was given.
@@ -46,14 +47,16 @@ OUTPUT = b',"output":'  # in a last event, this key comes last, followed by the 
 READER_KWARGS = ("stream_mode", "subgraphs", "resumable", THREAD_METADATA)
 
 
-def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:
+def last_event(
+    run: Claimed, status: str, output: bytes, *, interrupted: bool = False, is_state: bool = False
+) -> bytes:
     """Return the last event of a run's log: the run's status and its JSON output, for callers that wait for the run.
 
-    `interrupted`: the run leaves its thread interrupted, whatever the run's own status.
+    `interrupted`: the run leaves its thread interrupted, whatever the run's own status. `is_state`: the output is the whole
+    state of the thread.
     """
     head: dict[str, Any] = {"run_id": str(run.run_id), "status": str(status)}
-    if interrupted:
-        head["interrupted"] = True
+    head |= {name: True for name, value in (("interrupted", interrupted), (IS_STATE, is_state)) if value}
     if run.temporary:
         kwargs = {name: run.kwargs[name] for name in READER_KWARGS if name in run.kwargs}
         head["row"] = {
@@ -102,6 +105,13 @@ def status_of(last: Event) -> str | None:
     """Return the run's status from the last event of its log, or None if that event was lost."""
     status: str | None = orjson.loads(head_of(last)).get("status")
     return status
+
+
+def state_of(last: Event) -> Any:
+    """Return the state in which a successful run left its thread, or None if the last event of its log lacks it."""
+    head = orjson.loads(head_of(last))
+    is_whole = head.get("status") == RunStatus.SUCCESS and head.get(IS_STATE) is True
+    return loads(output_of(last)) if is_whole else None
 
 
 def row_in_log(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:

@@ -300,6 +300,19 @@ def test_ends_of_runs(talk: Conversation) -> None:
     assert events(talk.response)[-1]["type"] == "RUN_ERROR"
 
 
+def test_the_last_state_is_that_of_the_thread_though_the_graph_outputs_a_part_of_it(
+    talk: Conversation,
+) -> None:
+    actor = talk.start(user("1"))
+    values = {"messages": [human("1")], "plan": "x"}
+    part = {"messages": values["messages"]}
+    actor.emit("values", part)
+    actor.finish(values, output=part)
+    assert [event["snapshot"] for event in events(talk.response) if event["type"] == "STATE_SNAPSHOT"][
+        -1
+    ] == {"plan": "x"}
+
+
 def test_what_is_no_request_is_refused(api: Api, talk: Conversation) -> None:
     for raw, kind in BODIES:
         assert api.client.post(f"/d/chat{AGENT}", data=raw).status_code == (

@@ -87,11 +87,12 @@ class Actor:
         with driver() as conn, conn.transaction():
             assert self.run.run_id in finish.finish_runs(conn, [end], owner=self.run.owner)
         if not dies:
-            self.end(status, output)
+            self.end(status, output, is_state=values is not None and values == output)
 
-    def end(self, status: str, output: Any = None) -> None:
+    def end(self, status: str, output: Any = None, *, is_state: bool = False) -> None:
         """Append the end event without touching the run's row."""
-        self._append(end_event.last_event(self.run, status, orjson.dumps(output)), final=True)
+        last = end_event.last_event(self.run, status, orjson.dumps(output), is_state=is_state)
+        self._append(last, final=True)
 
 
 def act(run_id: str | UUID, values: Any, **more: Any) -> None:

@@ -93,6 +93,7 @@ class HostOutcome:
     spans: str | None = None
     report: str | None = None  # of a replay
     answer: bytes | None = None
+    answers_state: bool = False  # the answer is the thread's whole state
 
     @classmethod
     def read(cls, parts: list[bytes], times: AttemptTimes | None = None) -> HostOutcome:
@@ -112,6 +113,7 @@ class HostOutcome:
             spans=None if times is None else times.document(head.get("spans")),
             report=_report(head.get("replay")),
             answer=parts[2],
+            answers_state=has_state and parts[1] == parts[2],
         )
 
 
@@ -148,12 +150,14 @@ class End:
 
         A client that waits for the run receives the answer or, if a failed run has none, its error.
         """
-        answer = self.outcome.answer
+        outcome, answer = self.outcome, self.outcome.answer
         if answer is None:
             has_failed = self.error is not None and self.status is not RunStatus.INTERRUPTED
             answer = dumps({"__error__": self.error}).encode() if has_failed else b"null"
         is_interrupted = self.thread_status is ThreadStatus.INTERRUPTED
-        return end_event.last_event(run, self.status, answer, interrupted=is_interrupted)
+        return end_event.last_event(
+            run, self.status, answer, interrupted=is_interrupted, is_state=outcome.answers_state
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from copy import deepcopy
+from functools import reduce
 from typing import Any
 
 import orjson
@@ -320,6 +322,54 @@ def test_a_changed_state_is_a_delta_or_the_shorter_snapshot() -> None:
     assert run.values(text="y", list=[]) == [
         {"type": "STATE_SNAPSHOT", "snapshot": {"text": "y", "list": []}}
     ]
+
+
+def state_of_client(events: list[Shown]) -> Any:
+    """Return the state of a client that has got these events."""
+    state: Any = None
+    for event in events:
+        if event["type"] == "STATE_SNAPSHOT":
+            state = deepcopy(event["snapshot"])
+        for operation in event.get("delta", ()) if event["type"] == "STATE_DELTA" else ():
+            *path, name = [
+                part.replace("~1", "/").replace("~0", "~") for part in operation["path"][1:].split("/")
+            ]
+            place = reduce(lambda inner, key: inner[key], path, state)
+            if operation["op"] == "remove":
+                del place[name]
+            elif isinstance(place, list):
+                assert (operation["op"], name) == ("add", "-")
+                place.append(operation["value"])
+            else:
+                assert (name in place) is (operation["op"] == "replace")
+                place[name] = operation["value"]
+    return state
+
+
+def test_the_state_of_the_client_is_right_whichever_parts_of_the_stream_are_lost() -> None:
+    states: list[Shown] = [
+        {"long": "x" * 200, "list": [0], "of": {"a/b": 1}},
+        {"long": "x" * 200, "list": [0, 1], "of": {"a/b": 1, "c": None}},
+        {"long": "x" * 200, "list": [0, 1, {"n": True}], "of": {}},
+        {"long": "x" * 200, "list": [False, 1, {"n": True}], "of": {"c": []}},
+        {"long": "y", "list": [False, True, {"n": 1}]},
+    ]
+    for lost in range(2 ** len(states)):
+        run = Played({"before": 1})
+        for at, values in enumerate(states):
+            if lost >> at & 1:
+                run.newest = values
+                run.events += run.run.lost()
+                continue
+            run.values(**values)
+            run.begin("agent", str(at))
+            assert in_json(state_of_client(run.events)) == in_json(values), (lost, at)
+        run.end()
+        assert in_json(state_of_client(run.events)) == in_json(states[-1])
+
+
+def in_json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def test_custom_events_have_their_name_or_the_librarys() -> None:

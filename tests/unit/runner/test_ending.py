@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import Fenced, HostDied, HostUnusable, RunyardError, Unavailable
+from shared.eventlog.events import Event
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import end_event
 from shared.runs.claims import Claimed
 from workers.runner import ending, quarantine
 from workers.runner.ending import Drop, End, Ending, GiveBack, HostOutcome, RollBack, Stop
@@ -139,6 +141,14 @@ def test_the_last_event_says_whether_the_thread_is_left_interrupted(
 ) -> None:
     _, _, data = end.last_event(run()).partition(b"\n")
     assert orjson.loads(data).get("interrupted") is interrupted
+
+
+def test_the_last_event_says_whether_the_output_is_the_state() -> None:
+    head = orjson.dumps({"status": "success", "state": {"next": []}})
+    for answer, state in ((b'{"a":1}', {"a": 1}), (b'{"b":1}', None)):
+        outcome = HostOutcome.read([head, b'{"a":1}', answer])
+        payload = End(RunStatus.SUCCESS, ThreadStatus.IDLE, outcome=outcome).last_event(run())
+        assert end_event.state_of(Event(1, 1, "end", payload.partition(b"\n")[2])) == state
 
 
 @pytest.mark.parametrize("said", [None, "soon", -1.0, float("nan"), True])

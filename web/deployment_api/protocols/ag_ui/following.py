@@ -8,14 +8,13 @@ from itertools import chain, takewhile
 from shared.errors import NotFound, Unavailable
 from shared.eventlog.events import EXPIRED, Event
 from shared.eventlog.hub import Stopping
-from shared.infra.postgres import connection, dumps, loads
+from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus
 from shared.runs import end_event, read
-from shared.runs.end_event import FAILED, INTERRUPTS, ROLLBACK
+from shared.runs.end_event import FAILED, ROLLBACK
 from shared.threads import records
 from web.deployment_api.protocols.ag_ui import events
 from web.deployment_api.protocols.ag_ui.events import End, RunEvents
-from web.deployment_api.protocols.conversation import MESSAGES
 from web.deployment_api.runs.follower import RunFollower
 from web.http import sse
 from web.http.connections import LastChunk
@@ -91,12 +90,8 @@ def _end(follower: RunFollower, run: RunEvents, last: Event | None) -> list[even
 
 def _from_log(last: Event | None) -> End | None:
     """Return the end that the log's last event tells in full, else None."""
-    if last is None or end_event.status_of(last) != RunStatus.SUCCESS:
-        return None
-    output = loads(end_event.output_of(last) or b"null")
-    if not isinstance(output, dict) or MESSAGES not in output:
-        return None  # the output may be a part of the state
-    return End(RunStatus.SUCCESS, output, output.get(INTERRUPTS) or ())
+    values = None if last is None else end_event.state_of(last)
+    return None if values is None else End(RunStatus.SUCCESS, values)
 
 
 def end_of_row(follower: RunFollower, last: Event | None = None) -> End:

@@ -37,11 +37,16 @@ def change(before: Any, after: Any) -> dict[str, Any] | None:
 def _operations(before: Any, after: Any, path: str) -> Iterator[Operation]:
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _of_objects(before, after, path)
-    elif isinstance(before, list) and isinstance(after, list) and after[: len(before)] == before:
+    elif isinstance(before, list) and isinstance(after, list) and _is_same(before, after[: len(before)]):
         for item in after[len(before) :]:
             yield {"op": "add", "path": f"{path}/-", "value": item}
-    elif type(before) is not type(after) or before != after:
+    elif not _is_same(before, after):
         yield {"op": "replace", "path": path, "value": after}
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Return whether two values are the same in JSON. Python also takes 0 and false for equal."""
+    return before == after and dumps(before) == dumps(after)
 
 
 def _of_objects(before: dict[str, Any], after: dict[str, Any], path: str) -> Iterator[Operation]:
