@@ -54,15 +54,20 @@ def _expires_at(updated_at: datetime, minutes: float) -> datetime:
 
 
 def sweep(conn: Connection) -> int:
-    """Delete some expired threads, or reduce them to their latest checkpoint. Returns how many."""
+    """Delete some expired threads, or reduce them to their latest checkpoint. Returns how many threads were handled.
+
+    The thread of an MCP task that waits for an answer gets a longer time to live.
+    """
     swept = 0
     for key in _EXPIRED_THREADS.rows(conn, limit=SWEPT_AT_ONCE):
         if not thread_copies.lock_if_quiet(conn, **key):
             continue
         row = _TTL_STRATEGY.row(conn, **key)
-        if row is None or row["ttl_strategy"] is None or mcp_calls.keep_waiting(conn, **key):
+        if row is None or row["ttl_strategy"] is None:
             continue
-        if row["ttl_strategy"] == "delete":
+        if mcp_calls.keep_waiting(conn, **key):
+            pass
+        elif row["ttl_strategy"] == "delete":
             records.remove(conn, **key)
         else:
             checkpoints.keep_latest(conn, key["deployment_id"], [key["thread_id"]])
