@@ -30,7 +30,7 @@ from shared.infra.system import let_others_run
 # A pooled connection that was used this recently is reused without a liveness check.
 TRUSTED_SECONDS = 1.0
 # A connection that was unused for this long is closed, except the last one of its pool.
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 15.0
 LARGE = 1_000_000  # characters or bytes: converting more in one step delays the other greenlets noticeably
 LOCK_TIMEOUT_SECONDS = 5.0
 # Maximum connections per pool; each process has a pool for transactions and one for single statements.
