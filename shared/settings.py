@@ -278,7 +278,7 @@ class Settings(SignInSettings):
     host_idle_seconds: float = setting(
         "RUNYARD_HOST_IDLE_SECONDS",
         600.0,
-        "a host without runs stops after this time; `0`: hosts of serving revisions never stop",
+        "a host without runs stops after this time, or after a minute if its revision has another; `0`: hosts of serving revisions never stop",
     )
     host_memory_mb: int = setting("RUNYARD_HOST_MEMORY_MB", 1024, "a host that uses more is killed")
     host_home_mb: int = setting(

@@ -39,6 +39,7 @@ PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # a host whose answer to a ping takes longer is busy
 STARTS_OF_ONE = 2  # hosts of one revision that start at the same time
 EXPECTED_SECONDS = 30.0  # how long an idle host of a quarantine group, or of replays, waits for runs
+ADDITIONAL_IDLE_SECONDS = 60.0  # for hosts beside another of their revision: a burst of runs started them
 REPLACED_IDLE_SECONDS = 600.0  # for hosts of replaced revisions, where those of serving ones never stop
 SLOT_WAIT_SECONDS = 5.0  # how long a start waits for a slot before a host stops taking new runs
 
@@ -372,8 +373,9 @@ class HostPool:
     def _idle_seconds(self, host: Host) -> float:
         if host.group != DEFAULT_GROUP:
             return EXPECTED_SECONDS
-        if self._settings.host_idle_seconds:
-            return self._settings.host_idle_seconds
+        if idle_seconds := self._settings.host_idle_seconds:
+            is_additional = len(self._hosts(host.revision_id, host.group).ready) > 1
+            return min(idle_seconds, ADDITIONAL_IDLE_SECONDS) if is_additional else idle_seconds
         limits = self._limits.get(host.revision_id, HostLimits())
         return REPLACED_IDLE_SECONDS if limits.is_replaced else math.inf
 

@@ -261,6 +261,20 @@ def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
         assert s.pool._idle_seconds(replaced) == host_pool.REPLACED_IDLE_SECONDS
 
 
+@greened
+def test_of_two_idle_hosts_of_a_revision_one_leaves_early(world: World) -> None:
+    with constants(host_pool, ADDITIONAL_IDLE_SECONDS=0.2), stage(world, hosts_per_revision=2) as s:
+        s.part = "has no threads"
+        first = s.acquire()
+        occupant = Occupant().enter(first)
+        until(lambda: len(list(s.pool.all())) == 2)
+        first.leave(occupant.id)
+        until(lambda: len(list(s.pool.all())) == 1)
+
+        (left,) = s.pool.all()
+        assert s.pool._idle_seconds(left) == s.pool._settings.host_idle_seconds
+
+
 @within(stage, hosts_per_revision=1)
 def test_a_deployments_own_number_of_hosts_holds_and_can_change(s: Stage) -> None:
     s.part = "silent"  # no ping answer resets the `delay` set below
