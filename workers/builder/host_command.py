@@ -27,6 +27,7 @@ from workers.builder.environments import Environment
 from workers.builder.node import modules
 from workers.builder.node.runtime import Runtime, network_variables
 from workers.builder.python import toolchain
+from workers.builder.python.toolchain import Interpreter
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host import HostCommand
@@ -95,7 +96,7 @@ class _Program(NamedTuple):
 def _python_program(settings: Settings, environment: Environment, env: Mapping[str, str]) -> _Program:
     workspace = environment.workspace
     interpreter = toolchain.find_interpreter(settings, environment.python_version)
-    keep_bytecode(interpreter.path, GRAPH_HOST)
+    keep_bytecode(interpreter, GRAPH_HOST)
     programs = [str(folder / "bin") for folder in environment.folders]
     return _Program(
         graph_host_command(workspace.python, GRAPH_HOST, threads=settings.host_threads),
@@ -143,14 +144,14 @@ def dropped_variables(names: Iterable[str]) -> list[str]:
 
 
 @functools.cache
-def keep_bytecode(python: Path, package: Path) -> None:
-    """Compile the graph host's package for an interpreter. Does nothing if the package's folder is not writable.
+def keep_bytecode(interpreter: Interpreter, package: Path) -> None:
+    """Compile the graph host's package for an interpreter, unless it is. Does nothing if its folder is not writable.
 
     A host cannot write bytecode itself. Without it, each host would compile the package again.
     """
-    if not os.access(package, os.W_OK):
+    if not os.access(package, os.W_OK) or toolchain.is_compiled(interpreter.version, package):
         return
-    compiling = toolchain.compile_bytecode(python, [package])
+    compiling = toolchain.compile_bytecode(interpreter.path, [package])
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             compiling,

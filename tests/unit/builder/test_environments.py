@@ -31,6 +31,7 @@ from tests.support import factories
 from tests.support.archived import keep
 from tests.support.greened import World, greened
 from tests.support.outside import certified, serving
+from tests.support.waiting import wait_until
 from workers.builder import environments, host_command, workspaces
 from workers.builder.environments import Environment, Plan
 from workers.builder.python import packages, toolchain
@@ -180,7 +181,8 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     assert plain.packages is not None
     module = next(plain.packages.rglob("iniconfig/__init__.py"))
     assert module.stat().st_nlink > 1, "a link into the cache"
-    assert list(module.parent.glob("__pycache__/__init__.*.pyc")), "compiled once"
+    wait_until(lambda: is_compiled(plain), what="bytecode made in the background")
+    assert toolchain.is_compiled(toolchain.HERE, module.parent)
     assert not list((shared / "uv").rglob("*.pyc"))
     tried, where = said_by(
         harmful, "import harmful_report as h, iniconfig; print(h.tried, iniconfig.__file__)"
@@ -194,6 +196,36 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
     assert said_by(plain, WHERE).strip() == str(module)
+
+
+def is_compiled(made: Environment) -> bool:
+    assert made.packages is not None
+    return (made.packages.parent / packages.COMPILED).exists()
+
+
+@greened
+def test_packages_are_compiled_by_the_next_user_if_a_process_died_meanwhile(world: World) -> None:
+    settings = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
+    revision_id, plan = uuid4(), planned(keep(FILES), WHEEL)
+
+    def die(*_: object) -> None:
+        raise gevent.GreenletExit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "try_locked", die)
+        made = make(settings, revision_id, plan)
+
+    assert made.packages is not None
+    module = next(made.packages.rglob("iniconfig/__init__.py"))
+    assert not is_compiled(made)
+    assert not toolchain.is_compiled(toolchain.HERE, module.parent)
+
+    make(settings, revision_id, plan)
+
+    wait_until(lambda: is_compiled(made), what="bytecode made by the next user")
+    assert toolchain.is_compiled(toolchain.HERE, module.parent)
+    module.write_text("changed = True\n")
+    assert not toolchain.is_compiled(toolchain.HERE, module.parent), "its bytecode is older"
 
 
 @greened

@@ -23,7 +23,7 @@ from workers.builder.config import manifest
 from workers.builder.environments import Environment
 from workers.builder.python import toolchain
 from workers.builder.python.requirements import Requirements
-from workers.builder.python.toolchain import HERE
+from workers.builder.python.toolchain import HERE, Interpreter
 from workers.builder.workspaces import Workspace, write_untrusted
 
 
@@ -214,7 +214,7 @@ def test_no_host_has_to_compile_the_package_that_it_is_made_of(tmp_path: Path) -
     package = tmp_path / "graph_host"
     shutil.copytree(host_command.GRAPH_HOST, package, ignore=shutil.ignore_patterns("__pycache__"))
 
-    host_command.keep_bytecode(Path(sys.executable), package)
+    host_command.keep_bytecode(Interpreter(Path(sys.executable), HERE), package)
 
     modules = list(package.rglob("*.py"))
     assert modules

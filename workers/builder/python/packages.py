@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import gevent
 from sqlalchemy import text
 
 from shared.infra.postgres import connection
@@ -38,6 +39,7 @@ from workers.isolation import disk
 KEPT_SECONDS = 24 * 3600.0
 LEAST_KEPT_SECONDS = 3600.0  # longer than a build, which may yet use the folder
 DOWNLOADS = ("npm", "uv")  # caches of installers, beside the folder of the packages
+COMPILED = "compiled"  # marker in a folder of packages: its modules have bytecode, as far as possible
 MAX_CACHE_BYTES = 2 * 1024**3
 MAX_NAME_BYTES = 1024  # of the folder names of an environment's shared packages
 DELETED_SECONDS = 10.0
@@ -74,6 +76,8 @@ class Packages:
 
         if not self.ensure_folder(name, install):
             write_line("INFO", f"{len(requirements.wheels)} packages are installed already")
+        if not (self.folder / name / COMPILED).exists():
+            gevent.spawn(self._compile, self.folder / name, interpreter)
 
     def ensure_folder(self, name: str, install: Callable[[Path], None]) -> bool:
         """Have `install` fill the folder with this name unless it is complete. Returns whether it was called."""
@@ -99,13 +103,30 @@ class Packages:
         if requirements.lock:  # contains URLs; the installer need not read the index, which may have changed
             listed = root / "pylock.toml"
         listed.write_text(requirements.lock or "".join(f"{line}\n" for line in requirements.wheels))
-        sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", runs_as_service=True)
-        installer = Installer(sandbox, interpreter)
+        installer = Installer(self._sandbox(root), interpreter)
         installer.create_environment(env, write_line)
         with lock_shared(Workspace(self._shared / "uv")):
             installer.install_wheels(listed, env, write_line, writable=self._shared)
-        compiling = toolchain.compile_bytecode(interpreter.path, [env])
-        sandbox.attempt(compiling, readonly=[interpreter.prefix])
+
+    def _compile(self, root: Path, interpreter: Interpreter) -> None:
+        """Compile the installed modules, unless another process of this machine does.
+
+        Runs beside the build and the first graph hosts. They compile the modules that they import themselves, which
+        are few of the installed ones. Small packages are compiled first, because a host imports little of a large one.
+        The marker is written last: if this process dies, the next start of a graph host compiles the rest.
+        """
+        # `suppress`: the folder may have been removed.
+        with suppress(FileNotFoundError), try_locked(root / "compiling") as is_free:
+            if not is_free or (root / COMPILED).exists():
+                return
+            site = root / "env" / "lib" / f"python{interpreter.version}" / "site-packages"
+            parts = sorted(site.iterdir(), key=lambda part: sum(1 for _ in part.rglob("*.py")))
+            compiling = toolchain.compile_bytecode(interpreter.path, parts)
+            self._sandbox(root).attempt(compiling, readonly=[interpreter.prefix])
+            (root / COMPILED).touch()
+
+    def _sandbox(self, root: Path) -> StepSandbox:
+        return StepSandbox(self._settings, folder=root, cache=self._shared / "uv", runs_as_service=True)
 
     def keep_tidy(self, used: Collection[str]) -> int:
         """Remove unused folders. `used` are the names that environments here refer to. Returns the number removed."""

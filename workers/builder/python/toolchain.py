@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import struct
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,7 +193,22 @@ def find_interpreter(settings: Settings, version: str | None) -> Interpreter:
 def compile_bytecode(python: Path, folders: Sequence[Path]) -> list[str]:
     """Return the command that compiles every module in the folders to bytecode, as far as possible."""
     # Without `site`: the files in the folders must not run.
-    return [str(python), "-I", "-S", "-m", "compileall", "-qq", "-j", "2", *map(str, folders)]
+    return [str(python), "-I", "-S", "-m", "compileall", "-qq", *map(str, folders)]
+
+
+def is_compiled(version: str, folder: Path) -> bool:
+    """Whether every module in a folder has bytecode for this version of Python that is as new as its source."""
+    return all(_has_bytecode(version.replace(".", ""), path) for path in folder.rglob("*.py"))
+
+
+def _has_bytecode(tag: str, source: Path) -> bool:
+    """Compare the source's time and size with the header of the bytecode, as Python does when it imports a module."""
+    bytecode = source.parent / "__pycache__" / f"{source.stem}.cpython-{tag}.pyc"
+    found = source.stat()
+    with suppress(OSError), bytecode.open("rb") as file:
+        stamp = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+        return file.read(16)[4:] == stamp
+    return False
 
 
 @functools.cache
