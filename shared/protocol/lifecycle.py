@@ -29,6 +29,7 @@ from shared.sql import statement
 from shared.threads import records
 
 REFUSED = "UnknownInterruptError"  # the error of a strict resume that matches no open interrupt
+NODE_MISSING = "MissingNodeError"  # the error of an answer to a node that the revision's graph lacks
 
 _RUN = statement("protocol.run")
 

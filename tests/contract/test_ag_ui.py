@@ -269,6 +269,21 @@ def test_a_thread_that_waits_takes_answers_to_all_questions_only(
     assert len(notifications.heard) == count
 
 
+def test_a_message_replaces_a_question_of_a_node_that_the_revision_lacks(talk: Conversation) -> None:
+    talk.has(human("1"), interrupts=QUESTIONS[:1])
+    answer = [{"interruptId": "i1", "status": "resolved", "payload": 1}]
+    error = {"error": "MissingNodeError", "message": "The question is of a node"}
+    talk.start(user("1"), resume=answer).finish(
+        status=RunStatus.ERROR,
+        thread_status=ThreadStatus.INTERRUPTED,
+        error=error,
+        interrupts={"": QUESTIONS[:1]},
+    )
+    row = talk.row(talk.start(user("1"), user("2")))
+    assert row["kwargs"]["command"] is None
+    assert [message["id"] for message in row["input"]["messages"]] == ["2"]
+
+
 def test_an_answer_to_nothing_runs_nothing(talk: Conversation, notifications: Notifications) -> None:
     talk.has(human("1"))
     count = len(notifications.heard)

@@ -22,7 +22,7 @@ from .checkpoints.storage import MemoryStorage, Storage
 from .connection import Connection
 from .events import EventWriter, StreamRequest
 from .inputs import (
-    NODE_MISSING,
+    MissingNodeError,
     UnknownInterruptError,
     check_resume,
     command_of,
@@ -227,7 +227,7 @@ class Execution:
         state = await graph.aget_state(config)
         has_task = bool(state.tasks or command.get("goto"))
         if not has_task and await waiting_interrupts(self._entry.saver, config):
-            raise UnknownInterruptError(NODE_MISSING)
+            raise MissingNodeError
         if is_strict and "checkpoint_id" not in (config.get("configurable") or {}):
             check_resume(resume, state)
 

@@ -23,11 +23,15 @@ from .project.users import configurable_of, with_user
 INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
-NODE_MISSING = "The question is of a node that this revision of the graph does not have"
-
-
 class UnknownInterruptError(Exception):
-    """A strict resume does not match the interrupts that wait for an answer, or the graph lacks the waiting node."""
+    """A strict resume does not match the interrupts that wait for an answer."""
+
+
+class MissingNodeError(UnknownInterruptError):
+    """The graph lacks the node that waits for an answer."""
+
+    def __init__(self) -> None:
+        super().__init__("The question is of a node that this revision of the graph does not have")
 
 
 def run_metadata(spec: Mapping[str, Any], langgraph_version: str) -> dict[str, Any]:

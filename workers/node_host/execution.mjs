@@ -9,7 +9,7 @@ import { storage as currentStorage } from "./current.mjs";
 import { EventWriter, streamRequest } from "./events.mjs";
 import * as frames from "./frames.mjs";
 import {
-  AUTH_USER, NODE_MISSING, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
+  AUTH_USER, MissingNodeError, UnknownInterruptError, checkResume, commandOf, configurableOf, contextOf, defined, isResumeMap,
   queryConfig, runConfig, runMetadata, tracerOf,
 } from "./inputs.mjs";
 import { parseDocument } from "./json.mjs";
@@ -237,7 +237,7 @@ export class Execution {
     }
     const record = stateRecord(await graph.getState(config), this.#checkpoints);
     if (!record.tasks.length && !command.goto && (await waitingInterrupts(this.#shared.saver, config)).length) {
-      throw new UnknownInterruptError(NODE_MISSING);
+      throw new MissingNodeError();
     }
     if (isStrict && !config.configurable.checkpoint_id) {
       checkResume(resume, record);

@@ -9,11 +9,18 @@ export const AUTH_USER = "langgraph_auth_user"; // key in `configurable`
 // Variables of a deployment that turn on traces, as LangChain reads them.
 const TRACING = ["LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2", "LANGSMITH_TRACING", "LANGCHAIN_TRACING"];
 
-export const NODE_MISSING = "The question is of a node that this revision of the graph does not have";
-
-/** A strict resume does not match the interrupts that wait for an answer, or the graph lacks the waiting node. */
+/** A strict resume does not match the interrupts that wait for an answer. */
 export class UnknownInterruptError extends Error {
   name = "UnknownInterruptError";
+}
+
+/** The graph lacks the node that waits for an answer. */
+export class MissingNodeError extends UnknownInterruptError {
+  name = "MissingNodeError";
+
+  constructor() {
+    super("The question is of a node that this revision of the graph does not have");
+  }
 }
 
 /** Return the `configurable` in the document of a run or query. */

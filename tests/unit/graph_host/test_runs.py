@@ -185,7 +185,7 @@ def test_an_answer_to_a_node_that_the_graph_lacks_leaves_the_question_open(
     (id,) = ids(thread.run("asks", {"text": "a"}))
     for resume in ("yes", {id: "yes"}):
         refused = thread.run("steps", command={"resume": resume}, **more)
-        assert refused.outcome["error"]["error"] == "UnknownInterruptError"
+        assert refused.outcome["error"]["error"] == "MissingNodeError"
         assert "a node that this revision" in refused.outcome["error"]["message"]
         assert refused.outcome["keeps_thread"]
     moved = Checkpointed(thread.host)

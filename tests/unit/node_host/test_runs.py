@@ -95,7 +95,7 @@ def test_a_failure_is_the_runs_error_and_its_log_names_the_line_of_the_source(ho
 def test_an_answer_to_a_node_that_the_graph_lacks_leaves_the_question_open(thread: Checkpointed) -> None:
     thread.run("asks_twice", TEXT)
     refused = thread.run("steps", command={"resume": 1})
-    assert refused.outcome["error"]["error"] == "UnknownInterruptError"
+    assert refused.outcome["error"]["error"] == "MissingNodeError"
     assert "a node that this revision" in refused.outcome["error"]["message"]
     assert refused.outcome["keeps_thread"]
     assert thread.run("asks_twice", command={"resume": 1}).outcome["status"] == "success"

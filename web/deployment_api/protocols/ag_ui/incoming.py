@@ -20,7 +20,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, Refused
 from shared.infra.postgres import Row, connection
 from shared.models import ThreadStatus
-from shared.runs import create
+from shared.protocol.lifecycle import NODE_MISSING
+from shared.runs import create, read
 from shared.runs.drafts import RunRequest
 from shared.threads import records, state
 from shared.user_code import filters
@@ -162,7 +163,7 @@ class AgentInput:
         self.values = thread["values"] if thread else None
         schema = agents.input_of_thread(conn, deployment, request.thread_id, agent)
         waiting = waiting_of(thread)
-        if waiting:
+        if waiting and not self._starts_over(conn, deployment.id, request.thread_id):
             return self._answer(request, schema, waiting)
         entries = self.body.get("resume") or ()
         interrupts.answers(entries, ())  # logs that they answer nothing
@@ -176,6 +177,13 @@ class AgentInput:
             raise CheckpointNeeded(message["id"])
         checkpoint = {"checkpoint_id": self.checkpoint_id}
         return replace(request, input=self._input(schema, [message]), checkpoint=checkpoint)
+
+    def _starts_over(self, conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
+        """Return whether a message replaces a question that cannot be answered: the revision lacks the node that asked."""
+        if self.body.get("resume") or self._command_resume is not None or not self._new():
+            return False
+        newest = read.list_of_thread(conn, deployment_id, thread_id, limit=1, offset=0)
+        return bool(newest) and (newest[0]["error"] or {}).get("error") == NODE_MISSING
 
     def _answer(self, request: RunRequest, schema: Any, waiting: list[Json]) -> RunRequest:
         """Return the request as a resume that answers every open interrupt. Raises NoRun."""
