@@ -52,10 +52,6 @@ class _IdleReaders(SharedPolls[_Idle]):
 
     most = 1_000
 
-    @property
-    def seconds(self) -> float:
-        return LOOK_SECONDS
-
     def _changed(self, due: Sequence[_Idle]) -> list[_Idle]:
         with connection() as conn:
             rows = _CHANGED.rows(
@@ -128,6 +124,7 @@ class ThreadReader(ABC, Generic[Shown]):
         """Wait for a change since `look`. Yields [] when nothing has happened."""
         idle = _Idle(
             wake_ups=wake_ups,
+            seconds=LOOK_SECONDS,
             due_at=time.monotonic() + LOOK_SECONDS,
             deployment_id=self._deployment_id,
             thread_id=self._thread_id,

@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Polling:
-    """A reader that polls. `has_changed`: a poll has found a change."""
+    """A reader that polls every `seconds`. `has_changed`: a poll has found a change."""
 
     wake_ups: Reader
+    seconds: float
     due_at: float
     has_changed: bool = False
 
@@ -34,21 +35,16 @@ Polled = TypeVar("Polled", bound=Polling)
 
 
 class SharedPolls(ABC, Generic[Polled]):
-    """The polling readers of this process. A due reader polls for all that are due soon, and wakes those with changes."""
+    """The polling readers of this process. A due reader polls for all that are due soon, and wakes those with changes.
+
+    `most` is the maximum number of readers in a statement.
+    """
+
+    most: int
 
     def __init__(self) -> None:
         self._all: set[Polled] = set()
         self._lock = threading.Lock()
-
-    @property
-    @abstractmethod
-    def seconds(self) -> float:
-        """Interval between two polls of a reader."""
-
-    @property
-    @abstractmethod
-    def most(self) -> int:
-        """Maximum number of readers in a statement."""
 
     @abstractmethod
     def _changed(self, due: Sequence[Polled]) -> Iterable[Polled]:
@@ -82,9 +78,9 @@ class SharedPolls(ABC, Generic[Polled]):
     def _take_due(self) -> list[Polled]:
         now = time.monotonic()
         with self._lock:
-            soon = now + self.seconds / 2  # readers that were added one by one share a poll before long
-            due = [reader for reader in self._all if reader.due_at <= soon]
+            # Readers that were added one by one share a poll before long.
+            due = [reader for reader in self._all if reader.due_at <= now + reader.seconds / 2]
             due = sorted(due, key=lambda reader: reader.due_at)[: self.most]
             for reader in due:
-                reader.due_at = now + self.seconds
+                reader.due_at = now + reader.seconds
         return due

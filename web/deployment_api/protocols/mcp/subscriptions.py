@@ -104,7 +104,7 @@ class _Subscriber(Polling):
 class _Subscribers(SharedPolls[_Subscriber]):
     """The streams of this process that poll tasks. Each has at most MAX_TASKS."""
 
-    seconds, most = POLL_SECONDS, 100
+    most = 100
 
     def _changed(self, due: Sequence[_Subscriber]) -> list[_Subscriber]:
         with connection() as conn:
@@ -137,7 +137,7 @@ class Subscription:
         honoured = {"taskIds": list(map(str, task_ids))} if self._is_for_tasks else {}
         yield self._notification("subscriptions/acknowledged", {"notifications": honoured})
         due_at = time.monotonic() if task_ids else math.inf
-        subscriber = _Subscriber(wake_ups=reader, due_at=due_at, calls=self._calls)
+        subscriber = _Subscriber(wake_ups=reader, seconds=POLL_SECONDS, due_at=due_at, calls=self._calls)
         try:
             with _subscribers.polling(subscriber), ClientWatch(client, reader.wake) as watch:
                 while not watch.has_disconnected():
