@@ -28,6 +28,7 @@ class Actor:
         self.run: Claimed = claimed[0][0]
         self._next = self.run.floor + 1
         self._floor: int | None = self.run.floor
+        self._outputs_state = False  # the output is the whole state of the thread
         self.emit("metadata", {"run_id": str(self.run.run_id), "attempt": self.run.attempt})
 
     def emit(self, name: str, data: Any) -> None:
@@ -87,11 +88,12 @@ class Actor:
         with driver() as conn, conn.transaction():
             assert self.run.run_id in finish.finish_runs(conn, [end], owner=self.run.owner)
         if not dies:
-            self.end(status, output, is_state=values is not None and values == output)
+            self._outputs_state = values is not None and values == output
+            self.end(status, output)
 
-    def end(self, status: str, output: Any = None, *, is_state: bool = False) -> None:
+    def end(self, status: str, output: Any = None) -> None:
         """Append the end event without touching the run's row."""
-        last = end_event.last_event(self.run, status, orjson.dumps(output), is_state=is_state)
+        last = end_event.last_event(self.run, status, orjson.dumps(output), is_state=self._outputs_state)
         self._append(last, final=True)
 
 
