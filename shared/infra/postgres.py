@@ -300,8 +300,9 @@ class _IdleConnections:
 
     def _start_timer(self) -> None:
         if self._timer is None and len(self._used_at) > 1:
-            unused_seconds = time.monotonic() - next(iter(self._used_at.values()))
-            self._timer = threading.Timer(max(IDLE_SECONDS - unused_seconds, 0.0), self._close_unused)
+            now = time.monotonic()
+            due_at = min(self._used_at.values(), default=now) + IDLE_SECONDS
+            self._timer = threading.Timer(max(due_at - now, 0.0), self._close_unused)
             self._timer.daemon = True
             self._timer.start()
 
