@@ -36,5 +36,6 @@ warnings.filterwarnings("ignore", message="You're running the worker with superu
 if __name__ == "__main__":
     if Settings.from_env(os.environ).celery_control:
         sys.argv = [argument for argument in sys.argv if argument != SILENT]
-    worker.params.extend(app.user_options["worker"])  # as the `celery` command does
+    # As the `celery` command does.
+    worker.params.extend(app.user_options["worker"])  # pyright: ignore[reportOptionalSubscript]
     worker(obj=CLIContext(app=app, no_color=None, workdir=None, quiet=True), prog_name="python -m workers")

@@ -119,7 +119,9 @@ class BeatStep(StartStopStep):
 
 
 app.steps["worker"].update((SignalStep, BeatStep))  # pyright: ignore[reportOptionalSubscript]  filled when the app is made
-app.user_options["worker"].add(click.Option(["--with-beat"], is_flag=True, help="Run beat's schedule too."))
+app.user_options["worker"].add(  # pyright: ignore[reportOptionalSubscript]
+    click.Option(["--with-beat"], is_flag=True, help="Run the schedule of beat too.")
+)
 
 
 def drain(number: signal.Signals) -> None:
