@@ -16,7 +16,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy import Connection, text
 
-from shared import store_vectors
+from shared import store_vectors, vector_indexes
 from shared.errors import Invalid
 from shared.infra.arrays import texts
 from shared.infra.json_text import document_holds_nul
@@ -215,13 +215,18 @@ def search(
     With the vector of a query (`near`), items are ordered by similarity; items without a vector come last.
     """
     values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
-    condition = " AND ".join([*_below(prefix, values), *_conditions(filter or {}, (), values)]) or "true"
+    below = _below(prefix, values)
+    condition = " AND ".join([*below, *_conditions(filter or {}, (), values)]) or "true"
     if near is None:
-        page = statement("store.search", columns=RECORD.select, condition=condition)
+        rows = statement("store.search", columns=RECORD.select, condition=condition).rows(conn, **values)
     else:
-        page = statement("store.search_near", columns=RECORD.select, condition=condition)
         values |= {"near": store_vectors.literal(near), "dims": len(near)}
-    rows = page.rows(conn, **values)
+        options = {"columns": RECORD.select, "condition": condition}
+        rows = vector_indexes.search(
+            conn, deployment_id, near, below=" AND ".join(below), values=values, **options
+        )
+        if rows is None:
+            rows = statement("store.search_near", **options).rows(conn, **values)
     return _read(conn, deployment_id, rows, refresh, RECORD.show_search_result)
 
 

@@ -61,7 +61,7 @@ FLOORS = {
         {"errors", "setting_values", "settings", "sign_in_settings"},
         {"models", "infra", "records"},
         {"sql"},
-        {"eventlog", "threads", "store", "store_vectors", "fleet", "audit"},
+        {"eventlog", "threads", "store", "store_vectors", "vector_indexes", "fleet", "audit"},
         {"deployments", "oauth", "figures", "hosts"},
         {"user_code"},
         {"assistants", "agents"},

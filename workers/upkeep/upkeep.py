@@ -46,6 +46,7 @@ from workers.upkeep.questions import Questions
 from workers.upkeep.reindexing import Reindexing
 from workers.upkeep.removals import Removals
 from workers.upkeep.replays import Replays
+from workers.upkeep.vector_indexing import VectorIndexing
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Upkeep:
         self._bulk = BulkOperations(settings)
         self._replays = Replays(settings)
         self._reindexing = Reindexing()
+        self._vector_indexing = VectorIndexing(settings)
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
 
@@ -151,7 +153,7 @@ class Upkeep:
             self._replays.begin,
         ]
         if self._ticks % SLOW_EVERY == 0:
-            steps += [self._organizations, self._reindexing.begin]
+            steps += [self._organizations, self._reindexing.begin, self._vector_indexing.begin]
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
             steps += self._removals.steps()
         elif self._ticks % PURGE_EVERY == 0:
