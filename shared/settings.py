@@ -46,7 +46,7 @@ class Settings(SignInSettings):
     database_direct_url: str | None = setting(
         "DATABASE_DIRECT_URL",
         None,
-        "`postgresql://…` of PostgreSQL itself, for migrations, backups and restores, if DATABASE_URL leads to PgBouncer",
+        "`postgresql://…` of PostgreSQL itself, for migrations, backups, restores and vector indexes, if DATABASE_URL leads to PgBouncer",
         is_secret=True,
         shown="`DATABASE_URL`",
     )

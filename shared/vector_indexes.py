@@ -33,9 +33,9 @@ CANDIDATES, MORE_CANDIDATES = 200, 1_000
 
 PREFIX = "store_vector_hnsw_"
 LOCK = 0x72756E79766563  # advisory lock of the process that builds indexes
-# Memory of a build. PostgreSQL reserves none of it in advance; an index that needs more takes many times longer.
-MAX_BUILD_BYTES = 2 * 1024**3
-ELEMENT_BYTES = 900  # of a vector in a build, without its numbers
+# Memory that a build may use where `maintenance_work_mem` is smaller. A larger index takes many times longer.
+MAX_BUILD_BYTES = 1024**3
+ELEMENT_BYTES = 800  # of a vector in a build, without its numbers
 
 _EXISTING = statement("vector_indexes.existing")
 _SUPPORTED = statement("vector_indexes.supported")

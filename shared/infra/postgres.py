@@ -376,9 +376,8 @@ def driver() -> Iterator[Driver]:
 
 
 @contextmanager
-def long_connection() -> Iterator[Driver]:
+def long_connection(url: str) -> Iterator[Driver]:
     """Open a psycopg connection in autocommit mode outside of the pools, for statements that take minutes."""
-    url = engine().url.set(drivername="postgresql").render_as_string(hide_password=False)
     options = "-c statement_timeout=0 -c lock_timeout=0"
     name = "runyard maintenance"
     with translated(), psycopg.connect(url, autocommit=True, options=options, application_name=name) as conn:

@@ -49,7 +49,7 @@ GIVEN_BY_YOU = {  # keys of the Secrets that the reader of docs/operating/kubern
 }  # fmt: skip
 OPTIONAL = {  # keys that may be missing, and who uses them
     "DATABASE_READ_URL": {"web"},
-    "DATABASE_DIRECT_URL": {"release", "backup"},
+    "DATABASE_DIRECT_URL": {"release", "backup", "runner", "builder"},
     "REDIS_BROKER_URL": {"web", "runner", "builder", "beat"},
     "REDIS_EVENTS_URL": {"web", "runner", "builder"},
 }

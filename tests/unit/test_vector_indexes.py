@@ -44,12 +44,19 @@ SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tab
 
 
 @pytest.fixture
-def indexing(db: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[VectorIndexing]:
+def settings(settings: Settings, database: str) -> Settings:
+    return replace(settings, database_url=database)
+
+
+@pytest.fixture
+def indexing(
+    db: Engine, settings: Settings, database: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[VectorIndexing]:
     monkeypatch.setattr(vector_indexes, "FEW", FEW)
     with connection() as conn:
         assert store_vectors.prepare(conn)
     yield VectorIndexing(settings)
-    with long_connection() as conn:
+    with long_connection(database) as conn:
         vector_indexes.apply(conn, Changes(sorted(existing()), ()))
 
 
@@ -178,12 +185,13 @@ def test_only_deployments_with_enough_vectors_of_a_possible_dimension_get_an_ind
     assert changed(indexing) == {}
 
     deployment = with_index(items=FEW)
-    assert changed(VectorIndexing(replace(settings, database_pooler="transaction"))) == {}
+    pooled = replace(settings, database_pooler="transaction")
+    assert changed(VectorIndexing(pooled)) == {}
     with connection() as conn:
         conn.execute(text("DROP TABLE store_vector"))  # as in a PostgreSQL without the extension
         assert vector_indexes.due(conn) == Changes((), ())
         conn.rollback()
-    indexes = changed(indexing)
+    indexes = changed(VectorIndexing(replace(pooled, database_direct_url=settings.database_url)))
     assert indexes == {VectorIndex(deployment.id, DIMS).name: True}
 
     monkeypatch.setattr(vector_indexes, "MAX_INDEXES", 1)

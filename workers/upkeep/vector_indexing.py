@@ -19,32 +19,33 @@ AGAIN_SECONDS = 600.0  # pause after a failure, such as a full disk
 class VectorIndexing:
     """The changes of vector indexes that this process makes.
 
-    Behind a transaction pooler there are none: PostgreSQL would end a long statement at the role's `statement_timeout`.
+    Behind a transaction pooler there are none without PostgreSQL's own address, because a build needs a session.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._is_possible = settings.database_pooler != "transaction"
+        is_direct = settings.database_pooler == "none"
+        self._url = settings.database_direct_url or (settings.database_url if is_direct else None)
         self._greenlet: gevent.Greenlet | None = None
         self._not_before = 0.0
 
     def begin(self) -> None:
         """Start to make the changes that are due, unless this process makes some already."""
         is_busy = self._greenlet is not None and not self._greenlet.dead
-        if not self._is_possible or is_busy or time.monotonic() < self._not_before:
+        if self._url is None or is_busy or time.monotonic() < self._not_before:
             return
         with connection() as conn:
             changes = vector_indexes.due(conn)
         if changes.drop or changes.create:
-            self._greenlet = gevent.spawn(self._change)
+            self._greenlet = gevent.spawn(self._change, self._url)
 
     def join(self) -> None:
         """Wait until the started changes are made."""
         if self._greenlet is not None:
             self._greenlet.join()
 
-    def _change(self) -> None:
+    def _change(self, url: str) -> None:
         try:
-            with long_connection() as conn:
+            with long_connection(url) as conn:
                 # A worker that was killed may have left its build to PostgreSQL, which holds the lock until it ends.
                 if vector_indexes.lock(conn):
                     with connection() as reading:
