@@ -80,6 +80,9 @@ def search(
     page's `limit` and `offset`. Returns None if there is no index, or if it does not fill the page.
     """
     limit, offset = values["limit"], values["offset"]
+    is_number = isinstance(limit, int) and isinstance(offset, int)  # graphs may send any type
+    if not is_number or offset + limit > MORE_CANDIDATES:
+        return None
     is_near = condition == "true" and 2 * (offset + limit) <= CANDIDATES
     candidates = str(CANDIDATES if is_near else MORE_CANDIDATES)
     index = VectorIndex(deployment_id, len(near))

@@ -135,7 +135,9 @@ def test_pages_do_not_overlap_and_items_without_vectors_come_last(indexing: Vect
     items = [item for page in pages for item in page]
     assert len({key for key, _ in items}) == 100
     assert items == found(deployment, QUERIES[0], limit=100)
-    assert found(deployment, QUERIES[0], limit=MANY + 1)[-1] == ("plain", None)
+    everything = found(deployment, QUERIES[0], limit=MANY + 1)
+    assert everything[-1] == ("plain", None)
+    assert found(deployment, QUERIES[0], limit=None) == everything
 
 
 def test_few_matches_are_found_exactly(indexing: VectorIndexing) -> None:
