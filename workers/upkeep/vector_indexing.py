@@ -30,7 +30,7 @@ class VectorIndexing:
 
     def begin(self) -> None:
         """Start to make the changes that are due, unless this process makes some already."""
-        is_busy = self._greenlet is not None and not self._greenlet.dead
+        is_busy = self._greenlet is not None and not self._greenlet.ready()
         if self._url is None or is_busy or time.monotonic() < self._not_before:
             return
         with connection() as conn:
