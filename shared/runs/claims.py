@@ -75,6 +75,7 @@ _COLUMNS = (
     "run_id", "deployment_id", "thread_id", "assistant_id", "revision_id", "graph_id", "attempt", "floor", "temporary",
     "metadata", "kwargs", "joined", "last_death", "deaths", "quarantine", "timeout_seconds",
 )  # fmt: skip
+SPARE = 8  # runs that a claim considers beyond its limit
 # Reasons of lost attempts.
 LEASE_RAN_OUT = "its worker stopped renewing the lease"
 ANSWER_LOST = "its worker never learned of it"
@@ -118,6 +119,7 @@ def claim_round_robin(
     *,
     limit: int,
     served: Sequence[str],
+    spare: int = SPARE,
     depth: int = 0,
     deployment_id: UUID | None = None,
     key_id: str | None = None,
@@ -127,14 +129,17 @@ def claim_round_robin(
 
     Includes runs without a notification. `served` lists the keys whose runs the runner has claimed, least recent
     first. Claims from the queue of a limited deployment or key if one is named, else from all unlimited queues. The
-    caller has locked the row of a limited one. `capacities` holds the number of runs that each limited key may start. A
-    result shorter than `limit` means that no more runs are eligible.
+    caller has locked the row of a limited one. `capacities` holds the number of runs that each limited key may start.
+
+    Other runners may be claiming the first runs at the same time. They are skipped, and later runs are claimed instead,
+    but only of the first `limit + spare`. If the result is shorter than `limit`, no other of these runs is eligible.
     """
     return _claim(
         conn,
         _ROUND_ROBIN,
         dataclasses.replace(terms, pool=pool),
         limit=limit,
+        spare=spare,
         depth=depth,
         deployment_id=deployment_id,
         key_id=key_id,

@@ -71,7 +71,7 @@ SELECT * FROM claim_runs_1(ARRAY(
 -- The oldest run of each key, then the second of each key. Within a round, the key served longest ago comes first.
 -- `deployment_id` or `key_id` selects a limited queue, whose row the caller has locked. If both are NULL, the statement
 -- claims from all unlimited queues. In these queues a claim would wait behind runs that a limit keeps waiting. A key
--- with a limit takes part in as many rounds as it has capacity. The statement considers 8 runs more than the limit,
+-- with a limit takes part in as many rounds as it has capacity. The statement considers `spare` runs more than the limit,
 -- because other runners may be claiming the same runs. It claims runs of one depth (shared/runs/nesting.py).
 SELECT * FROM claim_runs_1(ARRAY(
     WITH ranked AS (
@@ -80,7 +80,7 @@ SELECT * FROM claim_runs_1(ARRAY(
             SELECT r.run_id FROM unblocked_run r
             WHERE r.status = 'pending' AND r.pool = :pool AND r.deployment_id = lane.deployment_id
               AND r.key_id = lane.key_id AND r.depth = :depth
-            ORDER BY r.run_id LIMIT :limit + 8) c
+            ORDER BY r.run_id LIMIT :limit + :spare) c
         WHERE CASE WHEN CAST(:deployment_id AS uuid) IS NOT NULL THEN lane.deployment_id = :deployment_id
                    WHEN lane.deployment_id IN (SELECT id FROM limited_deployment) THEN false
                    WHEN CAST(:key_id AS text) IS NOT NULL THEN lane.key_id = :key_id
@@ -90,8 +90,8 @@ SELECT * FROM claim_runs_1(ARRAY(
             ORDER BY round, coalesce(array_position(CAST(:served_keys AS text[]), key_id), 0), run_id) AS position
         FROM ranked
         WHERE round <= coalesce((CAST(:capacities AS bigint[]))[
-            array_position(CAST(:limited_keys AS text[]), key_id)], :limit + 8)
-        ORDER BY position LIMIT :limit + 8
+            array_position(CAST(:limited_keys AS text[]), key_id)], :limit + :spare)
+        ORDER BY position LIMIT :limit + :spare
     )
     SELECT r.run_id FROM run r JOIN chosen ON chosen.run_id = r.run_id WHERE r.status = 'pending'
     ORDER BY chosen.position LIMIT :limit FOR UPDATE OF r SKIP LOCKED

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 MAX_SERVED = 1_000  # remembered keys
 AT_ONCE = 50  # most runs of one claim that no notification names
+SPARE_OF_SECOND = 10 * AT_ONCE  # the runs that ten other runners may be claiming
 UNNOTIFIED_SECONDS = 2.0  # how long a run waits before it is claimed without a notification
 
 ClaimedRuns = list[tuple[Claimed, Stored]]
@@ -272,10 +273,22 @@ class Claims:
         )
 
     def _claim_unlimited(self, most: int, depth: int = 0) -> ClaimedRuns:
+        """Claim runs of unlimited queues. Fewer runs than `most` mean that no more are waiting.
+
+        Other runners that claim at the same time lock the first runs. If that leaves too few, the second claim
+        considers many more. The runner would otherwise take the backlog for empty, and its slots would stay free.
+        """
+        claimed: ClaimedRuns = []
+        for spare in (claims.SPARE, SPARE_OF_SECOND):
+            if len(claimed) < most:
+                claimed += self._claim_round_robin(most - len(claimed), spare, depth)
+        return claimed
+
+    def _claim_round_robin(self, most: int, spare: int, depth: int) -> ClaimedRuns:
         served = list(self._served)
         return self._claim_fairly(
             lambda conn: claims.claim_round_robin(
-                conn, self._pool, self._terms, limit=most, served=served, depth=depth
+                conn, self._pool, self._terms, limit=most, served=served, spare=spare, depth=depth
             )
         )
 

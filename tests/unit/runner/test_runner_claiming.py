@@ -11,14 +11,16 @@ from sqlalchemy import text
 
 from shared.access import api_keys
 from shared.deployments import limits
+from shared.deployments.deployments import DeploymentRef
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.runs import backlog
+from shared.settings import Settings
 from tests.support import factories
 from tests.support.greened import within
 from tests.support.runner_bench import GRAPHS, Bench, bench, names
 from tests.support.waiting import until
-from workers.runner.claiming import ClaimedRuns, Slots
+from workers.runner.claiming import AT_ONCE, ClaimedRuns, Claims, Slots
 
 
 @within(bench)
@@ -115,6 +117,20 @@ def test_a_full_runner_claims_round_robin_and_loses_no_run(b: Bench) -> None:
     assert order.index(single) < 8
     assert order.index(slow[-1]) < 20
     assert not b.runner.claims.has_backlog
+
+
+def test_runs_that_other_runners_are_claiming_do_not_hide_the_rest_of_the_backlog(
+    deployment: DeploymentRef,
+) -> None:
+    waiting = [factories.run(deployment) for _ in range(3 * AT_ONCE)]
+    claims = Claims(Settings.from_env({}))
+
+    with connection() as other:
+        other.execute(text("SELECT FROM run ORDER BY run_id LIMIT :many FOR UPDATE"), {"many": 2 * AT_ONCE})
+        claimed = [run.run_id for run, _ in claims.claim_backlog(AT_ONCE)]
+
+    assert claimed == waiting[2 * AT_ONCE :]
+    assert claims.has_backlog
 
 
 @within(bench)
