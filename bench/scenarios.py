@@ -96,13 +96,15 @@ class Delivery(NamedTuple):
 
 
 def delivery(tally: Tally, kind: str, expected: int) -> Delivery:
-    """Count the deliveries of a tally. A failed run loses all its events, even those that arrived."""
+    """Count the deliveries of the runs that ended. Failed runs are counted as errors, without their events."""
     streams = [_tokens(outcome, kind) for outcome in tally.outcomes]
     numbers = [[token.number for token in tokens] for tokens in streams]
     distinct = sum(len(set(seen)) for seen in numbers)
     received = sum(map(len, numbers))
     disordered = sum(later < earlier for seen in numbers for earlier, later in pairwise(seen))
-    return Delivery(received, tally.ended * expected - distinct, received - distinct, disordered, streams)
+    return Delivery(
+        received, len(tally.outcomes) * expected - distinct, received - distinct, disordered, streams
+    )
 
 
 def _tokens(outcome: Outcome, kind: str) -> list[Token]:

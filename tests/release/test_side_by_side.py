@@ -34,7 +34,9 @@ def test_the_table_says_how_many_times_as_good_the_first_is() -> None:
     assert head == ["", "", "ours", "theirs", "× theirs"]
     assert [SOON.asks, SOON.unit, "50", "25", "0.5"] in lines
     assert [FAST.asks, FAST.unit, "100", "20", "5"] in lines
-    assert [side_by_side.FAILED, "", "1", "7", ""] in lines
+    failed, undelivered = side_by_side.FAILURES
+    assert [failed, "", "1", "0", ""] in lines
+    assert [undelivered, "", "0", "7", ""] in lines
 
 
 def test_what_was_not_measured_has_no_ratio() -> None:
