@@ -139,6 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["capacity"]:
         return capacity.main(given[1:])
+    if given[:1] == ["limits"]:
+        from bench import limits  # imported here: it needs the service, and measuring another server does not
+
+        return limits.main(given[1:])
     if given[:1] == ["last"]:
         return last.main(given[1:])
     if given[:1] == ["page"]:

@@ -35,7 +35,7 @@ from cli.machine import embedded
 GRAPHS = Path(__file__).parent / "graphs"
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
 CLIENTS = 8
-TOKENS, TOKEN_STREAMS, INTERVAL_SECONDS = 250, 40, 0.02  # a model's pace: 50 tokens per second
+TOKENS, TOKEN_STREAMS, INTERVAL_SECONDS = 1_000, 40, 0.02  # a model's pace: 50 tokens per second
 IDLE_SECONDS = 20.0  # long enough for several heartbeats and polls of the tables
 BACKGROUND_SECONDS = 10.0
 SETTLE_SECONDS = 2.0  # PostgreSQL's processes report their statistics once a second

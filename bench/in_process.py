@@ -31,13 +31,15 @@ class InProcess:
         # imported here because measuring a server does not need LangGraph
         from langgraph.checkpoint.memory import InMemorySaver
 
-        from bench.lean import Database, LeanSaver
+        from bench.embedded_server import EmbeddedServer
+        from bench.lean import LeanSaver
+        from cli.machine import embedded
 
         self.label = f"{LABEL} durable" if durable else LABEL
         sys.path.insert(0, str(GRAPHS))
         module = importlib.import_module("workloads")
         self._lean = LeanSaver() if durable else None
-        self.database = Database() if durable else None
+        self.database = EmbeddedServer(embedded.postgres) if durable else None
         saver = self._lean or InMemorySaver()
         self._stateless = {name: getattr(module, name) for name in NAMES}
         self._threaded = {

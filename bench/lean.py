@@ -5,24 +5,14 @@ This is the least that a run must cost for its thread to survive the process: th
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.memory import InMemorySaver
-
-from bench.targets import TargetError
-from cli.machine import embedded
-
-START_SECONDS, STOP_SECONDS = 30.0, 30.0
 
 TABLE = """
 CREATE TABLE checkpoint (
@@ -83,43 +73,3 @@ class LeanSaver(InMemorySaver):
         await self._connection.execute(
             INSERT, [list(column) for column in zip(*rows, strict=True)], prepare=True
         )
-
-
-class Database:
-    """An embedded PostgreSQL in a temporary folder. As a child of this process, its CPU time counts for this target."""
-
-    def __init__(self) -> None:
-        """Start the server and wait until it is ready. Raises TargetError."""
-        self._folder = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
-        try:
-            server = embedded.postgres(Path(self._folder.name))
-        except embedded.CannotStart as error:
-            raise TargetError(str(error)) from error
-        self.url, self._stop_signal = server.url, server.stop_signal
-        self._process = subprocess.Popen(
-            server.command,
-            preexec_fn=partial(_prepare, server),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        ends_at = time.monotonic() + START_SECONDS
-        while not server.is_ready(self._process.pid):
-            if self._process.poll() is not None or time.monotonic() > ends_at:
-                self.stop()
-                raise TargetError("the PostgreSQL for durable threads did not start")
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        self._process.send_signal(self._stop_signal)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
-
-
-def _prepare(server: embedded.Server) -> None:
-    if server.before_exec:
-        server.before_exec()
-    embedded.die_with_parent(server.stop_signal)
