@@ -50,6 +50,12 @@ class Worker(GeventWorker):
             unbounded=map(ipaddress.ip_network, self.settings.proxy_addresses),
         )
 
+    def init_process(self) -> None:
+        # gunicorn's Config searches for a setting whenever it is read, dozens of times for a request. Its own attributes
+        # are found at once.
+        vars(self.cfg).update({name: setting.get() for name, setting in self.cfg.settings.items()})
+        super().init_process()
+
     def run(self) -> None:
         super().run()
         self.connections.wait_for_upgraded(SOCKETS_SECONDS)
