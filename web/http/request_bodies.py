@@ -38,7 +38,7 @@ Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Bodies:
-    """WSGI middleware that supervises the body of every request.
+    """WSGI middleware that supervises the body of every request, unless it arrived with the head.
 
     A body may take `grace_seconds`, and a second more for every 8 KiB received. A body that the application does not
     read is discarded up to `max_bytes`.
@@ -52,12 +52,21 @@ class Bodies:
         length = get_content_length(environ)
         if not length and not environ.get("HTTP_TRANSFER_ENCODING"):
             return self.app(environ, start_response)
+        if length and _is_received(environ["wsgi.input"], length):
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
+            return self.app(environ, start_response)
         body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
         answer = self.app(environ, body.answering(start_response))
         if body.is_refused or body.is_passed_on:
             return ClosingIterator(answer, partial(body.discard_rest, self._max_bytes))
         body.discard_rest(self._max_bytes)
         return answer
+
+
+def _is_received(stream: Any, length: int) -> bool:
+    """Return whether the whole body arrived with the head of its request, as short bodies do. It needs no supervision."""
+    reader = getattr(stream, "reader", None)
+    return isinstance(reader, LengthReader) and reader.unreader.buf.tell() >= length
 
 
 class Body(io.RawIOBase):
