@@ -31,6 +31,7 @@ from shared.sign_in_settings import LOCAL_NAMES
 from shared.user_code import loopback
 from shared.user_code.loopback import LoopbackToken
 from web.gate import session_cookie
+from web.http import headers
 from web.schemas import operations
 
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
@@ -53,8 +54,8 @@ class Credentials:
     def __init__(self, settings: Settings, *, is_for_deployment: bool) -> None:
         self._settings, self._is_for_deployment = settings, is_for_deployment
         self.presented_key = _presented_key()
-        self.tenant = request.headers.get("X-Tenant-Id", "").strip()
-        self.has_loopback_token = loopback.HEADER in request.headers
+        self.tenant = (headers.request_header("X-Tenant-Id") or "").strip()
+        self.has_loopback_token = headers.request_header(loopback.HEADER) is not None
         self.session_token = None if self.presented_key else session_cookie.presented_session(settings)
 
     @cached_property
@@ -139,10 +140,10 @@ class Credentials:
 
 def _presented_key() -> str | None:
     """Return the credential in the headers that carry platform keys, or None."""
-    key = request.headers.get("X-Api-Key")
+    key = headers.request_header("X-Api-Key")
     if key:
         return key.strip()
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, token = (headers.request_header("Authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 

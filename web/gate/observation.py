@@ -111,9 +111,9 @@ class Observation:
 
     def __init__(self) -> None:
         self._began_at = time.perf_counter()
-        self.request_id = headers.request_id(request.headers.get(headers.REQUEST_ID))
+        self.request_id = headers.request_id()
         self.trace = trace_context.context_of(
-            request.headers.get(trace_context.HEADER), request.headers.get(trace_context.STATE_HEADER)
+            headers.request_header(trace_context.HEADER), headers.request_header(trace_context.STATE_HEADER)
         )
         self.http: Mapping[str, Any] = {}  # the `http` section of the deployment's langgraph.json
         self.slot = StreamSlot()

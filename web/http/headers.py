@@ -24,8 +24,14 @@ log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
 REQUEST_ID_KEY = "runyard.request_id"  # in the WSGI environment: the id of the current request
 EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
+CACHED_NAMES = 100
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
+SAFE_DEFAULTS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Content-Security-Policy", JSON_POLICY),
+)
 
 # User code may not set the headers below, neither in responses of an app nor in refusals of an `auth`.
 # Headers that apply to the whole origin, not to the one response: they would affect the console.
@@ -50,8 +56,19 @@ class ForeignResponse(Response):
     """A response of a project's app, whose author decides about security headers."""
 
 
-def request_id(sent: str | None) -> str:
+def request_header(name: str) -> str | None:
+    """Return a header of the current request, or None. `request.headers` raises an error for each missing one."""
+    return request.environ.get(_environ_key(name))
+
+
+@lru_cache(CACHED_NAMES)
+def _environ_key(name: str) -> str:
+    return f"HTTP_{name.upper().replace('-', '_')}"
+
+
+def request_id() -> str:
     """Return the caller's request id if it is a UUID, else a new one."""
+    sent = request_header(REQUEST_ID)
     try:
         return str(UUID(sent)) if sent else str(uuid4())
     except ValueError:
@@ -84,9 +101,10 @@ def finish(response: Response, request_id: str, http: Mapping[str, Any]) -> None
     headers = response.headers
     headers[REQUEST_ID] = request_id
     if not isinstance(response, ForeignResponse):
-        headers.setdefault("X-Content-Type-Options", "nosniff")
-        headers.setdefault("Referrer-Policy", "no-referrer")
-        headers.setdefault("Content-Security-Policy", JSON_POLICY)
+        present = {name.lower() for name, _ in headers}
+        for name, value in SAFE_DEFAULTS:
+            if name.lower() not in present:
+                headers.add(name, value)
     if response.status_code == HTTPStatus.NO_CONTENT:
         headers.pop("Content-Type", None)  # there is no content
     if request.path.startswith(PATH_PREFIX):
@@ -105,7 +123,7 @@ def _set_cors(response: Response, rules: Cors | None) -> None:
     if rules is not None or "Access-Control-Allow-Origin" in response.headers:
         return
     response.headers.add("Vary", "Origin")
-    if "Origin" in request.headers:
+    if request_header("Origin") is not None:
         response.headers["Access-Control-Allow-Origin"] = "*"
         response.headers["Access-Control-Expose-Headers"] = EXPOSED
 
@@ -169,7 +187,7 @@ class Cors:
         """Set the headers of a response that tell whether pages of the caller's origin may read it."""
         for name in [name for name, _ in response.headers if name.lower().startswith(CORS_PREFIX)]:
             del response.headers[name]
-        origin = request.headers.get("Origin")
+        origin = request_header("Origin")
         if origin is None:
             response.headers.add("Vary", "Origin")
             return

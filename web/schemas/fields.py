@@ -72,7 +72,7 @@ class StrictSchema(Schema):
 
     @pre_load
     def refuse_unknown(self, sent: Any, **kwargs: Any) -> Any:
-        known = self.load_fields
+        known = self.fields
         unknown = sorted(sent.keys() - known.keys()) if isinstance(sent, dict) else []
         if unknown:
             raise ValidationError({name: [Rule(f"not known.{suggestion(name, known)}")] for name in unknown})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from flask import Response, has_request_context, jsonify, request
+from flask import Response, has_request_context, jsonify
 from sqlalchemy import Connection
 
 from shared.access.idempotency import HEADER
@@ -29,6 +29,7 @@ from web.gate.context import (
     user_document,
 )
 from web.gate.idempotency import once
+from web.http.headers import request_header
 from web.schemas.validation import uuid_header
 
 Render = Callable[[Sequence[Created]], Response]
@@ -56,7 +57,7 @@ def create_runs(run_requests: Sequence[RunRequest], render: Render) -> list[Crea
 
     Raises Repeated for a request that was answered before under its key. `render` makes the stored response.
     """
-    part = _StoredResponse(render) if HEADER in request.headers else None
+    part = _StoredResponse(render) if request_header(HEADER) is not None else None
     return creation.create_runs(_creator(), run_requests, part=part)
 
 
