@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
 from flask import Response, request
+from werkzeug.datastructures import Headers
 
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import Stopping
@@ -275,11 +276,17 @@ STREAM_TYPE = "text/event-stream; charset=utf-8"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
+class StreamResponse(Response):
+    """The response of a stream, whose headers are sent unchanged. werkzeug would parse and escape their URLs again."""
+
+    def get_wsgi_headers(self, environ: dict[str, Any]) -> Headers:
+        return self.headers
+
+
 def event_stream(stream: Stream, headers: dict[str, str]) -> Response:
     """Return the `text/event-stream` response of a stream."""
-    response = Response(stream, content_type=STREAM_TYPE, direct_passthrough=True)
-    response.headers.update({**STREAM_HEADERS, **headers})
-    return response
+    headers = {"Content-Type": STREAM_TYPE, **STREAM_HEADERS, **headers}
+    return StreamResponse(stream, headers=headers, direct_passthrough=True)
 
 
 def whole_stream(events: bytes) -> Response:
@@ -289,6 +296,5 @@ def whole_stream(events: bytes) -> Response:
 
 def late_json(stream: Stream, headers: dict[str, str]) -> Response:
     """Return the response of a wait. Status and headers are sent at once, the JSON when it is ready."""
-    response = Response(stream, content_type="application/json", direct_passthrough=True)
-    response.headers.update(headers)
-    return response
+    headers = {"Content-Type": "application/json", **headers}
+    return StreamResponse(stream, headers=headers, direct_passthrough=True)
