@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from shared.eventlog.events import Event, channel, parse_message
 from shared.infra import redis as servers
 from shared.infra.loops import forever
-from shared.infra.redis_connections import PerProcess, keep_subscribed, messages
+from shared.infra.redis_connections import PerProcess, command, keep_subscribed, messages, pack
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # capacity of a reader's queue
 # Waits of at least this length have no timer: a periodic sweep ends them. A timer for each event would account for a
@@ -143,6 +143,7 @@ class Hub:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._readers: dict[bytes, set[Reader]] = {}
+        self._unread: set[bytes] = set()  # channels without readers, before their subscription is ended
         self._lock = threading.Lock()  # keeps commands in the order in which readers are added and removed
         self._connection: Any = None
         self._thread: threading.Thread | None = None
@@ -179,8 +180,8 @@ class Hub:
                 )
                 threading.Thread(
                     target=forever,
-                    args=(self._end_waits, SWEEP_SECONDS),
-                    kwargs={"what": "ending waits", "until": lambda: self._is_closed},
+                    args=(self._sweep, SWEEP_SECONDS),
+                    kwargs={"what": "ending waits and subscriptions", "until": lambda: self._is_closed},
                     name="events-hub-waits",
                     daemon=True,
                 ).start()
@@ -194,22 +195,29 @@ class Hub:
                     False  # the subscription comes later: events may be published before it
                 )
             elif len(readers) == 1:
-                self._send("SUBSCRIBE", reader.channel)
+                self._unread.discard(reader.channel)
+                self._send(*self._unsubscribe(), (b"SUBSCRIBE", reader.channel))
 
     def _remove(self, reader: Reader) -> None:
         with self._lock:
             readers = self._readers.get(reader.channel, set())
             readers.discard(reader)
             if not readers and self._readers.pop(reader.channel, None) is not None:
-                self._send("UNSUBSCRIBE", reader.channel)
+                self._unread.add(reader.channel)
 
-    def _send(self, *command: object) -> None:
-        """Send a command if there is a connection; the caller holds the lock."""
+    def _unsubscribe(self) -> list[tuple[bytes, ...]]:
+        """Return the command that ends the subscriptions without readers. It is sent with the next one, or by the sweep."""
+        channels, self._unread = self._unread, set()
+        return [(b"UNSUBSCRIBE", *channels)] if channels else []
+
+    def _send(self, *commands: tuple[bytes, ...]) -> None:
+        """Send commands in one packet if there is a connection; the caller holds the lock."""
         connection = self._connection
-        if connection is None:
+        if connection is None or not commands:
             return  # the listener subscribes to all channels when it connects
+        packed = b"".join(command(len(each), pack(*each)) for each in commands)
         try:
-            connection.send_command(*command)
+            connection.send_packed_command((packed,), check_health=False)
         except (RedisError, OSError):
             self._connection = None  # the listener's read fails as well, and it reconnects
             connection.disconnect()
@@ -219,9 +227,9 @@ class Hub:
         try:
             with self._lock:
                 self._connection = connection
-                channels = list(self._readers)
-                if channels:
-                    connection.send_command("SUBSCRIBE", *channels)
+                self._unread.clear()
+                if self._readers:
+                    self._send((b"SUBSCRIBE", *self._readers))
             for message in messages(connection, self._ping):
                 self._dispatch(message)
                 if connection is not self._connection:
@@ -231,7 +239,7 @@ class Hub:
 
     def _ping(self) -> None:
         with self._lock:
-            self._send("PING")
+            self._send((b"PING",))
 
     def _hang_up(self) -> None:
         with self._lock:
@@ -253,7 +261,9 @@ class Hub:
                 if not reader.confirmed:
                     reader.confirm()
 
-    def _end_waits(self) -> None:
+    def _sweep(self) -> None:
+        with self._lock:
+            self._send(*self._unsubscribe())
         now = time.monotonic()
         for reader in self._all():
             reader.end_wait(now)
