@@ -1,14 +1,15 @@
 """The write side of runs' event logs: sequence numbers, batches, and resending events that Redis may have lost.
 
-Runs add events without waiting. One greenlet sends the events that all runs have added since its last call, in one
-round trip. If Redis is slow or unreachable, the buffers of the logs fill. A full log stops the runner from reading its
-graph host, so the run slows down and no event is dropped.
+Runs add events without waiting. One greenlet sends them in round robin: each call has one batch of each of the logs
+that have waited longest. If Redis is slow or unreachable, the buffers of the logs fill. A full log stops the runner
+from reading its graph host, so the run slows down and no event is dropped.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 from typing import Protocol
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -26,6 +27,7 @@ from shared.infra.redis_connections import SenderConnection
 log = logging.getLogger(__name__)
 
 BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
+LOGS_A_CALL = 64  # the other logs, and events added meanwhile, would wait for the answers of all
 RESEND_EVENTS, RESEND_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
 GATHER_SECONDS = 0.02  # how long an attempt's first event waits for the next one
@@ -199,7 +201,7 @@ class RunLog:
 
 
 class Writer:
-    """Sends the waiting events of all runs to one Redis server, in one call."""
+    """Sends the waiting events of all runs to one Redis server, a batch of many logs in each call."""
 
     def __init__(self, redis: Redis, *, retention_seconds: int) -> None:
         self._redis, self._connection = redis, SenderConnection(redis)
@@ -220,7 +222,9 @@ class Writer:
 
     def _send_all(self) -> None:
         while self._dirty:
-            logs, self._dirty = list(self._dirty), {}
+            logs = list(islice(self._dirty, LOGS_A_CALL))
+            for run_log in logs:
+                del self._dirty[run_log]
             try:
                 batches = [(run_log, batch) for run_log in logs if (batch := run_log.next_batch())]
                 answers = events.append(

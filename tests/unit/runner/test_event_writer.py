@@ -270,6 +270,30 @@ def test_every_log_arrives_whole(redis: Redis, writer: Writer) -> None:
     assert [seen(redis, owner) for owner in owners] == [list(range(1, n * 40 + 2)) for n in range(20)]
 
 
+def test_logs_are_sent_in_round_robin_a_batch_at_a_time(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+    append = events.append
+
+    def recorded(redis: Redis, batches: Sequence[Batch], **options: Any) -> list[str]:
+        calls.append([names[batch.id] for batch in batches])
+        return append(redis, batches, **options)
+
+    monkeypatch.setattr(workers_events, "LOGS_A_CALL", 2)
+    monkeypatch.setattr(events, "append", recorded)
+    writer = Writer(redis, retention_seconds=900)
+    owners = {name: Owner(writer) for name in ("long", "second", "third", "fourth")}
+    names = {owner.log.id: name for name, owner in owners.items()}
+    for name, owner in owners.items():
+        owner.add(600 if name == "long" else 1)
+        owner.log.end(END)
+
+    until(lambda: all(owner.log.flushed.is_set() for owner in owners.values()))
+    assert calls == [["long", "second"], ["third", "fourth"], ["long"], ["long"]]
+    assert seen(redis, owners["long"]) == list(range(1, 602))
+
+
 def test_a_log_that_may_not_reserve_holds_up_nobody(redis: Redis, writer: Writer) -> None:
     stuck, free = Owner(writer), Owner(writer)
     stuck.may_reserve = False
