@@ -1,7 +1,7 @@
 """Vector indexes: search by meaning in a large store, without comparing the query with all of its vectors.
 
 A deployment with enough vectors gets an HNSW index. It holds the vectors normalised and at half precision, which takes
-half the memory and allows twice the dimensions. It finds nearly all of the nearest vectors; scores are computed from
+half the memory and allows twice the dimensions. It finds at least 95 % of the nearest vectors; scores are computed from
 the stored vectors. All deployments share the table of vectors, so each index is limited to the vectors of one
 deployment and one dimension. Upkeep creates and drops the indexes (`workers/upkeep/vector_indexing.py`).
 
@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 FEW = 10_000  # vectors or items that are compared in about 30 ms: fewer need no index
 MAX_INDEXES = 32  # each makes every write of a vector a little slower
 MAX_DIMS = 4_000  # limit of HNSW indexes at half precision
-# Vectors that a search by an index finds: of all items, and with a prefix, a filter or a far page.
+# Vectors that a search by an index finds: of all items, and with a prefix, a filter or a far page. In an index with more
+# than LARGE vectors, fewer than OF_LARGE would miss one in ten of the nearest.
 CANDIDATES, MORE_CANDIDATES = 200, 1_000
+LARGE, OF_LARGE = 200_000, 800
 
 PREFIX = "store_vector_hnsw_"
 LOCK = 0x72756E79766563  # advisory lock of the process that builds indexes
@@ -84,17 +86,19 @@ def search(
     if not is_number or offset + limit > MORE_CANDIDATES:
         return None
     is_near = condition == "true" and 2 * (offset + limit) <= CANDIDATES
-    candidates = str(CANDIDATES if is_near else MORE_CANDIDATES)
+    candidates = CANDIDATES if is_near else MORE_CANDIDATES
     index = VectorIndex(deployment_id, len(near))
     use = statement("vector_indexes.use", below=below or "true")
     few = FEW if below else 0
-    if use.row(conn, **values, index=index.name, few=few, candidates=candidates) is None:
+    sizes = {"candidates": candidates, "large": LARGE, "of_large": OF_LARGE}
+    usable = use.row(conn, **values, **sizes, index=index.name, few=few)
+    if usable is None:
         return None
     page = statement(
         "vector_indexes.search",
         columns=columns,
         condition=condition,
-        candidates=candidates,
+        candidates=str(usable["candidates"]),
         **index.parts,
     )
     rows = page.rows(conn, **values)

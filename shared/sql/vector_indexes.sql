@@ -2,11 +2,15 @@
 
 -- name: use
 -- Returns a row if this vector index is complete and the prefix has at least `few` items. Then the transaction's searches
--- find as many vectors as `candidates` by it.
-SELECT set_config('hnsw.ef_search', :candidates, true)
-FROM pg_index WHERE indexrelid = to_regclass(:index) AND indisvalid AND :few = (
-    SELECT count(*) FROM (
-        SELECT FROM store_item WHERE deployment_id = :deployment_id AND {below} LIMIT :few) AS items)
+-- find as many vectors by it as the row says: `candidates`, and at least `of_large` in an index with more than `large`.
+SELECT candidates, set_config('hnsw.ef_search', CAST(candidates AS text), true)
+FROM (
+    SELECT CASE WHEN c.reltuples > :large THEN greatest(CAST(:candidates AS int), :of_large) ELSE :candidates END AS candidates
+    FROM pg_index AS x JOIN pg_class AS c ON c.oid = x.indexrelid
+    WHERE x.indexrelid = to_regclass(:index) AND x.indisvalid AND :few = (
+        SELECT count(*) FROM (
+            SELECT FROM store_item WHERE deployment_id = :deployment_id AND {below} LIMIT :few) AS items)
+) AS chosen
 
 -- name: search
 -- One page of the items of the nearest vectors, with the scores and the order of `store.search_near`.

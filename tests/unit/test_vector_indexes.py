@@ -108,7 +108,9 @@ def vectors_read(deployment: DeploymentRef, near: Sequence[float], **options: An
         return conn.execute(READ).scalar_one() - before
 
 
-def test_a_large_store_is_searched_by_its_index(indexing: VectorIndexing) -> None:
+def test_a_large_store_is_searched_by_its_index(
+    indexing: VectorIndexing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deployment = with_index()
     searches: list[dict[str, Any]] = [{}, {"filter": {"third": True}}, {"prefix": ["many"]}]
     exact = [[found(deployment, near, **options) for near in QUERIES] for options in searches]
@@ -123,6 +125,10 @@ def test_a_large_store_is_searched_by_its_index(indexing: VectorIndexing) -> Non
         recall = sum(len({*one} & {*other}) for one, other in pairs) / (10 * len(QUERIES))
         assert recall >= 0.95, options
         assert all(one == sorted(one, key=lambda item: -(item[1] or 0)) for one, _ in pairs)
+
+    monkeypatch.setattr(vector_indexes, "LARGE", MANY - 1)
+    read = vectors_read(deployment, QUERIES[0], prefix=[])
+    assert vector_indexes.CANDIDATES < read <= vector_indexes.OF_LARGE
 
 
 def test_pages_do_not_overlap_and_items_without_vectors_come_last(indexing: VectorIndexing) -> None:
