@@ -4,10 +4,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. `health` and `up` start without the imports of other commands.
-
-    Probes call `health` every few seconds, and the supervisor of `up` would keep the modules in memory.
-    """
+    """Run the command line."""
+    # `health` and `up` import only what they need: probes call `health` every few seconds, and the supervisor of `up`
+    # would keep the modules of all commands in memory.
     if sys.argv[1:2] == ["health"]:
         from cli.machine.health import quick
     elif sys.argv[1:2] == ["up"]:

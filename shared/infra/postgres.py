@@ -286,9 +286,8 @@ class _IdleConnections:
     """
 
     def __init__(self) -> None:
-        self._used_at: dict[
-            ConnectionPoolEntry, float
-        ] = {}  # in order of use, because the pool is last in, first out
+        # In order of use, because the pool is last in, first out.
+        self._used_at: dict[ConnectionPoolEntry, float] = {}
         self._timer: threading.Timer | None = None
 
     def add(self, entry: ConnectionPoolEntry) -> None:

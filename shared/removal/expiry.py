@@ -65,9 +65,10 @@ def sweep(conn: Connection) -> int:
         row = _TTL_STRATEGY.row(conn, **key)
         if row is None or row["ttl_strategy"] is None:
             continue
-        if mcp_calls.keep_waiting(conn, **key):
-            pass
-        elif row["ttl_strategy"] == "delete":
+        swept += 1
+        if not row["is_listed"] and mcp_calls.keep_waiting(conn, **key):
+            continue
+        if row["ttl_strategy"] == "delete":
             records.remove(conn, **key)
         else:
             checkpoints.keep_latest(conn, key["deployment_id"], [key["thread_id"]])
@@ -76,5 +77,4 @@ def sweep(conn: Connection) -> int:
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
             )
             conn.execute(query, key)
-        swept += 1
     return swept

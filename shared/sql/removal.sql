@@ -68,7 +68,7 @@ ORDER BY (updated_at AT TIME ZONE 'UTC') + make_interval(secs => least(ttl_minut
 -- name: ttl_strategy
 -- The strategy of a thread that has expired. Checked again after locking the thread: a run may have been created and ended
 -- before.
-SELECT ttl_strategy FROM thread
+SELECT ttl_strategy, is_listed FROM thread
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id
   AND ttl_minutes IS NOT NULL AND (swept_at IS NULL OR swept_at < updated_at)
   AND (updated_at AT TIME ZONE 'UTC') + make_interval(secs => least(ttl_minutes, '50000000') * '60')

@@ -15,23 +15,27 @@ from web.http.errors import detail_of, status_of
 
 STYLE = "body{font:1rem/1.5 system-ui;max-width:32rem;margin:20vh auto;padding:0 1rem}"
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="robots" content="noindex"><title>{title}</title>
 <meta name="viewport" content="width=device-width"><style>{style}</style></head>
-<body><h1>{title}</h1><p>{text}</p>{link}</body></html>
+<body><h1>{title}</h1>{body}</body></html>
 """
 STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
 PAGE_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none';"
+    f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action {{forms}};"
     " frame-ancestors 'none'"
 )
 
 
 def page(title: str, text: str, *, link: tuple[str, str] | None = None) -> Response:
-    """Return a page that loads nothing and does not send its address as a referrer. `link` is an address and its text."""
+    """Return a page with a text. `link` is an address and its text."""
     anchor = "" if link is None else f'<p><a href="{escape(link[0])}">{escape(link[1])}</a></p>'
-    text = PAGE.format(title=escape(title), text=escape(text), style=STYLE, link=anchor)
-    response = Response(text, mimetype="text/html")
-    response.headers["Content-Security-Policy"] = PAGE_POLICY
+    return html_page(title, f"<p>{escape(text)}</p>{anchor}")
+
+
+def html_page(title: str, body: str, *, has_form: bool = False) -> Response:
+    """Return a page that loads nothing and does not send its address as a referrer. `body` is HTML."""
+    response = Response(PAGE.format(title=escape(title), body=body, style=STYLE), mimetype="text/html")
+    response.headers["Content-Security-Policy"] = PAGE_POLICY.format(forms="'self'" if has_form else "'none'")
     response.headers["Referrer-Policy"] = "no-referrer"
     return uncached(response)
 

@@ -291,9 +291,7 @@ class Execution:
             ns, mode, payload = chunk
             try:
                 events.write(ns if subgraphs else (), mode, payload)
-            except (
-                Exception
-            ):  # any error of the payload's own code: the reader of the queue raises it in the run's task
+            except Exception:  # any error of the payload's own code, which the queue's reader raises again
                 queue.put_nowait(chunk)
 
         stack.enter_context(loop.receiving(queue, receive))

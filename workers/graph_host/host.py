@@ -54,7 +54,7 @@ STARVED_SECONDS = 5.0  # a run whose nodes have waited this long for a thread sh
 WATCH_PAUSE_SECONDS = 0.05
 # Objects that may be created between two collections. Python's default of 700 is for programs with few objects: the
 # full scans that it causes delay all runs. A project may set another number.
-YOUNG_OBJECTS = 5_000
+COLLECT_AFTER_OBJECTS = 5_000
 SWITCH_SECONDS = 0.001  # switch interval: a computing thread yields to the loop this soon
 PR_SET_PDEATHSIG = 1
 REPLACED_THREADS = (
@@ -132,7 +132,7 @@ class Host:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._exit_unusable("environment", message)
         gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS)
+        gc.set_threshold(COLLECT_AFTER_OBJECTS)
         gc.enable()  # the project's modules run with the collector on, as in any other process
 
         self._execution, self._queries = execution, queries

@@ -6,8 +6,10 @@ import logging
 import time
 
 import gevent
+import psycopg
 
 from shared import vector_indexes
+from shared.errors import RunyardError
 from shared.infra.postgres import connection, long_connection
 from shared.settings import Settings
 
@@ -36,6 +38,7 @@ class VectorIndexing:
         with connection() as conn:
             changes = vector_indexes.due(conn)
         if changes.drop or changes.create:
+            self._not_before = time.monotonic() + AGAIN_SECONDS
             self._greenlet = gevent.spawn(self._change, self._url)
 
     def join(self) -> None:
@@ -51,6 +54,7 @@ class VectorIndexing:
                     with connection() as reading:
                         changes = vector_indexes.due(reading)
                     vector_indexes.apply(conn, changes)
-        except Exception:  # outermost loop of this greenlet
-            log.exception("vector indexes could not be changed, trying again in %d s", AGAIN_SECONDS)
-            self._not_before = time.monotonic() + AGAIN_SECONDS
+        except (RunyardError, psycopg.Error) as error:
+            log.warning("vector indexes could not be changed, trying again in %d s: %s", AGAIN_SECONDS, error)
+        else:
+            self._not_before = 0.0

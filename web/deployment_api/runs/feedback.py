@@ -30,23 +30,13 @@ bp = RouteGroup("feedback", section="Runs", switches=("disable_runs",))
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 100
-PAGE_POLICY = "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-PAGE = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="robots" content="noindex">
-<title>Feedback</title></head>
-<body>{body}</body>
-</html>
-"""
-QUESTION = """<h1>Send this feedback?</h1>
-<form method="post" action="{action}">
+QUESTION = """<form method="post" action="{action}">
 <p><strong>{key}</strong> {content}</p>
 {hidden}
 <p><label>Comment<br><textarea name="comment" rows="5" cols="50" maxlength="{most}">{comment}</textarea></label></p>
 <p><button type="submit">Send</button></p>
 </form>"""
 NOT_SENT = "Feedback not sent"
-THANKS = "<h1>Thank you</h1><p>The feedback is stored. You can close this page.</p>"
 
 
 @bp.with_and_without_thread(
@@ -121,7 +111,9 @@ def _send(token: str) -> Response:
         target = _target(token)
     with connection() as conn:
         row = feedback.put_by_token(conn, target, content)
-    return _page(THANKS) if is_form else jsonify(feedback.RECORD.show(row))
+    if is_form:
+        return pages.page("Thank you", "The feedback is stored. You can close this page.")
+    return jsonify(feedback.RECORD.show(row))
 
 
 @bp.operation(
@@ -158,7 +150,7 @@ def _question(token: str) -> Response:
         comment=html.escape(content.get("comment", "")),
         most=MAX_COMMENT,
     )
-    return _page(question)
+    return pages.html_page("Send this feedback?", question, has_form=True)
 
 
 def _target(token: str) -> feedback.Target:
@@ -183,9 +175,3 @@ def _form() -> dict[str, Any]:
     except ValueError as error:
         raise Invalid(f"the form has more than {MAX_FORM_FIELDS} fields", kind="too_long") from error
     return checked(FeedbackText, dict(fields), "body")
-
-
-def _page(body: str) -> Response:
-    response = Response(PAGE.format(body=body), mimetype="text/html")
-    response.headers.update({"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-store"})
-    return response

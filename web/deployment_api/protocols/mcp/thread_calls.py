@@ -114,11 +114,15 @@ def retry(
 ) -> Response:
     """Resume the thread of a call with the answers to its questions. Raises RpcError, and what refuses the run."""
     identity = _identity(mcp, tool)
+    state: RequestState | None = None
     try:
-        try:
-            state = RequestState.unseal(sealed, identity)
-        except InvalidState as invalid:  # a caller without access must not learn that the tool exists
-            return start(mcp, tool, replace(request, rule=RefusedCall(invalid)), terms, token=token)
+        state = RequestState.unseal(sealed, identity)
+    except InvalidState as error:
+        # Refused after the authorization: a caller without access must not learn that the tool exists.
+        request = replace(request, rule=RefusedCall(error))
+    try:
+        if state is None:
+            return start(mcp, tool, request, terms, token=token)
         return _resume(mcp, tool, request, terms, state, identity, responses=responses, token=token)
     except (InvalidState, InvalidResponse) as error:
         raise RpcError(INVALID_PARAMS, error.message) from error
