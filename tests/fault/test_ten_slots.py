@@ -65,9 +65,7 @@ def is_idle_and_resumed(stack: Stack, runner: int) -> bool:
 def test_a_runner_that_drains_under_a_backlog_hands_nothing_over(
     stack: Stack, drain: Callable[[Stack, int, str], None], is_drained: Callable[[Stack, int], bool]
 ) -> None:
-    # A process that the runner has just forked counts until it executes its own program.
-    wait_until(lambda: len(stack.pids("runner")) == 1, 60)
-    (runner,) = stack.pids("runner")
+    (runner,) = wait_until(lambda: stack.pids("runner"), 60)
     (worker,) = wait_until(lambda: [row["id"] for row in workers(stack) if row["pid"] == runner], 60)
     threads = counting.start(stack, BACKLOG, 4, 1.0)
     wait_until(lambda: len(rows(stack, "owner = %(id)s AND status = 'success'", id=worker)) >= SLOTS, 60)

@@ -43,6 +43,7 @@ MARKS = {
     "host": "workers/graph_host",
     "javascript host": "workers/node_host",
 }
+FORKING = ("runner", "builder")
 # Settings in the developer's environment must not reach the platform under test.
 FOREIGN = ("RUNYARD_", "DATABASE_", "REDIS_", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
 
@@ -203,14 +204,20 @@ class Stack:
         return self.up.pid
 
     def pids(self, name: str) -> list[int]:
-        """Return the ids of the processes of this kind, oldest first. Includes children with the same command line."""
+        """Return the ids of the processes of this kind, oldest first. Includes children with the same command line.
+
+        A process that a runner or builder has just forked has its command line until it executes its own program. It is
+        not included.
+        """
         up = self.up
         if up is None:
             return []
         found = []
         for process in up.children(recursive=True):
             try:
-                if MARKS[name] in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                is_fork = name in FORKING and process.ppid() in [parent.pid for parent in found]
+                is_of_kind = MARKS[name] in " ".join(process.cmdline()) and not is_fork
+                if is_of_kind and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
