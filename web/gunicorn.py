@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gevent import monkey
 from gunicorn import glogging
 
 from shared.infra import database_version, logs, system
@@ -44,11 +46,21 @@ class Logger(glogging.Logger):
 
 
 def on_starting(server: Any) -> None:
-    """Wait until the database is ready for this release, before the server listens."""
+    """Wait until the database is ready for this release, before the server listens.
+
+    A process that gevent has patched loads the app's modules before, so that its workers find them loaded. Elsewhere it
+    must not load them: gevent patches only later, in the worker.
+    """
+    if monkey.is_module_patched("socket"):
+        gc.disable()
+        importlib.import_module("web.app")
+        system.freeze_loaded_objects()  # a collection would write to the memory that the workers share
     if settings.database_url:
         logs.configure(settings)
-        # This process must not import the driver: gevent patches only later, in the worker.
-        database_version.wait(settings.database_url, ask=database_version.applied_by_child)
+        sleep = monkey.get_original(
+            "time", "sleep"
+        )  # gevent's would start its event loop before workers are forked
+        database_version.wait(settings.database_url, sleep, ask=database_version.applied_by_fork)
 
 
 def post_fork(server: Any, worker: Any) -> None:

@@ -57,7 +57,7 @@ def service_url(settings: Settings, *, is_stopped: bool = False) -> Iterator[str
     if not is_stopped and _is_running(folder):
         yield embedded.postgres_url(folder)
         return
-    if not is_stopped and not (folder / "postgres" / "PG_VERSION").exists():
+    if not is_stopped and not embedded.has_cluster(folder):
         raise CommandFailed(
             f"There is no database in {folder}. Name the service's folder with RUNYARD_DATA_DIR, or set DATABASE_URL."
         )

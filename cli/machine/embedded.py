@@ -106,7 +106,8 @@ def postgres(data_dir: Path) -> Server:
     sockets = _socket_folder(folder, ".s.PGSQL.5432")
     identity = _Identity.choose()
     identity.admit_to(data_dir)
-    _make_cluster(folder, identity)
+    if not has_cluster(data_dir):
+        _make_cluster(folder, identity)
     identity.take_over(folder, sockets)
     settings = {**POSTGRES_SETTINGS, "unix_socket_directories": str(sockets)}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -119,6 +120,11 @@ def postgres(data_dir: Path) -> Server:
         before_exec=identity.assume,
         environment=identity.environment,
     )
+
+
+def has_cluster(data_dir: Path) -> bool:
+    """Whether this data directory has a PostgreSQL cluster, from the first start on."""
+    return (data_dir / "postgres" / "PG_VERSION").exists()
 
 
 def postgres_url(data_dir: Path) -> str:
@@ -135,8 +141,6 @@ def check(data_dir: Path) -> None:
 
 
 def _make_cluster(folder: Path, identity: _Identity) -> None:
-    if (folder / "PG_VERSION").exists():
-        return
     draft = folder.with_name("postgres.new")  # renamed when complete: an aborted start leaves no half cluster
     _remove_tree(draft)
     draft.mkdir(parents=True, mode=0o700)

@@ -1,8 +1,8 @@
 """`runyard up`: start and supervise the whole service on one machine.
 
-Servers without an address in the settings start from their wheels. Pending migrations run, then every process of the
-Procfile starts; `beat` runs within the builder. Processes that die are restarted. On a stop signal the processes stop
-first, then the servers; nothing keeps running.
+Servers without an address in the settings start from their wheels. Then every process of the Procfile starts, and waits
+until pending migrations have been applied; `beat` runs within the builder. Processes that die are restarted. On a stop
+signal the processes stop first, then the servers; nothing keeps running.
 
 The supervisor keeps each module that it imports as long as it lives. `cli/__main__.py` therefore calls `quick` without
 loading the other commands, and this module imports neither an HTTP client nor OpenSSL.
@@ -37,7 +37,8 @@ READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 ANSWER_SECONDS = 1.0  # timeout of a check whether web answers
 DEBUGGED_SECONDS = 7 * 24 * 3600  # for which a debugger may stop a graph host
-FIRST = ("web", "runner")  # needed for a run; the others would slow down their start
+# Needed for a run; the others would slow down their start. They load their modules while the database is prepared.
+FIRST = ("web", "runner")
 
 OF_MACHINE = "workers.isolation."  # log lines of these modules concern the machine, not the process
 
@@ -133,14 +134,20 @@ def _serve(settings: Settings, lines: Lines, on_ready: OnReady, supervisor: Supe
     processes: list[Child] = []
     address_file = settings.data_dir / KEPT_URL
     try:
+        is_new = settings.database_url is None and not embedded.has_cluster(settings.data_dir)
         forks = start_fork_server(settings, supervisor)
         settings = _start_servers(settings, supervisor, servers, lock)
         environment = environment_of(settings)
+        if supervisor.is_stop_requested:
+            return 0
+        is_prepared = not is_new and _is_prepared(settings)  # while the fork server loads its modules
         if forks is not None:
             supervisor.wait_until(forks.has_settled, seconds=READY_SECONDS)
-        if not supervisor.is_stop_requested:
-            _migrate(settings, supervisor, environment, lines)
-        _start_processes(settings, supervisor, environment, processes)
+        _start_processes(settings, supervisor, environment, processes, is_first=True)
+        if not is_prepared and not supervisor.is_stop_requested:
+            _migrate(supervisor, environment, lines)
+        _await_answer(settings, supervisor)
+        _start_processes(settings, supervisor, environment, processes, is_first=False)
         if forks is not None:
             forks.close()
         if supervisor.is_stop_requested:
@@ -281,19 +288,22 @@ def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child)
         raise CannotStart(f"{server.name} did not become ready within {SERVER_SECONDS:g} s.")
 
 
-def _migrate(
-    settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], lines: Lines
-) -> None:
-    """Apply pending migrations. Raises CannotStart."""
+def _is_prepared(settings: Settings) -> bool:
+    """Whether the database has the tables of this release. Raises CannotStart if it cannot be used."""
     assert settings.database_url is not None
     try:
         # A child process checks: the supervisor would otherwise keep a database driver loaded as long as it lives.
-        if database_version.is_enough(database_version.applied_by_child(settings.database_url)):
-            return
-    except database_version.NotUtf8 as error:
+        version = database_version.applied_by_child(settings.database_url)
+        database_version.refuse_development(version)
+    except (database_version.NotUtf8, database_version.DevelopmentDatabase) as error:
         raise CannotStart(str(error)) from error
     except database_version.NoDatabase as error:
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
+    return database_version.is_enough(version)
+
+
+def _migrate(supervisor: Supervisor, environment: Mapping[str, str], lines: Lines) -> None:
+    """Apply pending migrations. Raises CannotStart."""
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
     variables = release.environment(environment)
@@ -358,22 +368,26 @@ def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer 
 
 
 def _start_processes(
-    settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], started: list[Child]
+    settings: Settings,
+    supervisor: Supervisor,
+    environment: Mapping[str, str],
+    started: list[Child],
+    *,
+    is_first: bool,
 ) -> None:
-    """Start the processes, those in FIRST before the others, and wait until web answers.
+    """Start the processes in FIRST, or the others, unless a stop is requested."""
+    for line in procfile.supervised(settings.processes):
+        if line.name.startswith(FIRST) is is_first and not supervisor.is_stop_requested:
+            variables = line.environment(environment)
+            program = SupervisedProgram(line.name, line.argv, variables, PROJECT, command=line.command)
+            started.append(supervisor.start(program))
 
-    Raises CannotStart if web does not answer in time.
-    """
-    lines = procfile.supervised(settings.processes)
-    for is_first in (True, False):
-        for line in lines:
-            if line.name.startswith(FIRST) is is_first and not supervisor.is_stop_requested:
-                variables = line.environment(environment)
-                program = SupervisedProgram(line.name, line.argv, variables, PROJECT, command=line.command)
-                started.append(supervisor.start(program))
-        ready = supervisor.wait_until(lambda: _answers(settings), seconds=READY_SECONDS)
-        if not ready and not supervisor.is_stop_requested:
-            raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
+
+def _await_answer(settings: Settings, supervisor: Supervisor) -> None:
+    """Wait until web answers. Raises CannotStart if it does not in time."""
+    ready = supervisor.wait_until(lambda: _answers(settings), seconds=READY_SECONDS)
+    if not ready and not supervisor.is_stop_requested:
+        raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 
 def _answers(settings: Settings) -> bool:

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 FIRST = "0100"  # version of the first release; migrations begin there
 VERSIONS = Path(__file__).parents[1] / "migrations" / "versions"
-PAUSE_SECONDS, MENTION_SECONDS = 1.0, 30.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
+QUIET_SECONDS, MENTION_SECONDS = 5.0, 30.0  # until the wait is logged, and between later log lines
 
 ENCODING = "UTF8"
 CREATE_ANEW = f"Create the database anew: CREATE DATABASE name ENCODING '{ENCODING}' TEMPLATE template0."
@@ -91,20 +92,49 @@ def applied_by_child(url: str) -> str | None:
         check=False,
         env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
     )
-    if done.returncode == NOT_UTF8_CODE:
-        raise NotUtf8(done.stderr.strip())
-    if done.returncode != 0:
-        raise NoDatabase(done.stderr)
-    return done.stdout.strip() or None
+    return _read_answer(done.returncode, done.stdout or done.stderr)
 
 
-def _answer() -> None:
-    """Run as the child: read the database URL from stdin and write the version to stdout."""
+def applied_by_fork(url: str) -> str | None:
+    """Return the database's version as `applied_by_child` does, from a fork of this process, which starts sooner.
+
+    Only for a process with a single Python thread. Raises NoDatabase and NotUtf8.
+    """
+    from gevent import monkey  # imported here: the command line does without gevent
+
+    # gevent's functions would start its event loop in this process. `os.close` is one of them, but not `close` of a file.
+    fork, waitpid = monkey.get_original("os", ("fork", "waitpid"))
+    reader, writer = os.pipe()
+    with open(reader) as answers, open(writer, "w") as output:
+        pid = fork()
+        if pid == 0:
+            code = 1
+            try:
+                code, answer = _answer(url)
+                output.write(answer)
+                output.flush()
+            finally:
+                os._exit(code)
+        output.close()
+        answer = answers.read()
+    return _read_answer(os.waitstatus_to_exitcode(waitpid(pid, 0)[1]), answer)
+
+
+def _answer(url: str) -> tuple[int, str]:
+    """Return the exit code of a child, and its answer: the version, or an error text."""
     try:
-        sys.stdout.write(applied(sys.stdin.read()) or "")
+        return 0, applied(url) or ""
     except NoDatabase as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(NOT_UTF8_CODE if isinstance(error, NotUtf8) else 1)
+        return NOT_UTF8_CODE if isinstance(error, NotUtf8) else 1, str(error)
+
+
+def _read_answer(code: int, answer: str) -> str | None:
+    """Return the version in a child's answer. Raises NoDatabase and NotUtf8."""
+    if code == NOT_UTF8_CODE:
+        raise NotUtf8(answer.strip())
+    if code != 0:
+        raise NoDatabase(answer)
+    return answer.strip() or None
 
 
 def is_enough(version: str | None) -> bool:
@@ -137,7 +167,7 @@ def wait(
 
     Returns at once if the database is unreachable: processes can start without it and use it when it is back.
     """
-    waited = 0.0
+    waited, mention_at, pause = 0.0, QUIET_SECONDS, FIRST_PAUSE_SECONDS
     while True:
         try:
             version = ask(url)
@@ -148,16 +178,20 @@ def wait(
             return
         if is_enough(version):
             return
-        if waited % MENTION_SECONDS == 0:
+        if waited >= mention_at:
             state = f"is at version {version}" if version else "has no tables"
             log.warning(
                 "the database %s, and this release needs %s: waiting for `python -m shared.migrations`",
                 state,
                 needed(),
             )
-        sleep(PAUSE_SECONDS)
-        waited += PAUSE_SECONDS
+            mention_at = waited + MENTION_SECONDS
+        sleep(pause)
+        waited += pause
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-if __name__ == "__main__":
-    _answer()
+if __name__ == "__main__":  # the child of `applied_by_child`, which writes the URL to its input
+    exit_code, text = _answer(sys.stdin.read())
+    sys.stdout.write(text)
+    sys.exit(exit_code)

@@ -100,13 +100,21 @@ def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
 
 @pytest.mark.release
 def test_a_demo_shows_events_and_leaves_nothing_also_among_packages_of_our_names(tmp_path: Path) -> None:
+    """The first start is killed while it prepares the database. The next one continues."""
     stack = Stack(tmp_path / "data")  # only its environment is used; nothing is started
     namesakes.write(tmp_path / "theirs")
     before = {process.pid for process in psutil.process_iter()}
+    folder, environment = tmp_path / "theirs", namesakes.among(stack.environment, tmp_path / "theirs")
+    with subprocess.Popen(
+        [namesakes.RUNYARD, "demo"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "Preparing the database.\n"
+        killed.kill()
     ran = subprocess.run(
         [namesakes.RUNYARD, "demo"],
-        cwd=tmp_path / "theirs",
-        env=namesakes.among(stack.environment, tmp_path / "theirs"),
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=110,

@@ -14,7 +14,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import NullPool, create_engine
 
-from cli.machine import procfile
+from cli.errors import CannotStart
+from cli.machine import procfile, up
 from shared import migrations, sql
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import database_version
@@ -28,6 +29,7 @@ from shared.models import (
     RunStatus,
     is_unsuccessful,
 )
+from shared.settings import Settings
 from tests.support import next_release
 from tests.support.databases import fresh
 from tests.support.waiting import wait_until
@@ -138,15 +140,35 @@ def _set_version(url: str, version: str) -> None:
 
 
 def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
-    versions = iter([None, None, database_version.needed()])
+    """It polls often at first, for a database that is being prepared, and logs a long wait once."""
+    versions = iter([*[None] * 12, database_version.needed()])
+    pauses: list[float] = []
 
-    database_version.wait(empty, sleep=lambda _: None, ask=lambda _: next(versions))
+    database_version.wait(empty, sleep=pauses.append, ask=lambda _: next(versions))
 
     assert next(versions, None) is None
+    assert (pauses[0], pauses[-1]) == (
+        database_version.FIRST_PAUSE_SECONDS, database_version.LONGEST_PAUSE_SECONDS
+    )  # fmt: skip
+    assert sum(pauses) < database_version.QUIET_SECONDS + database_version.MENTION_SECONDS
     assert [record.getMessage() for record in caplog.records if record.name == database_version.__name__] == [
         f"the database has no tables, and this release needs {database_version.needed()}:"
         " waiting for `python -m shared.migrations`"
     ]
+
+
+def test_a_start_knows_whether_an_earlier_one_was_ended_before_the_database_was_prepared(
+    empty: str, migrate: Callable[[str], str | None]
+) -> None:
+    settings = Settings.from_env({"DATABASE_URL": empty})
+    assert not up._is_prepared(settings)
+
+    assert migrate(empty) is None
+
+    assert up._is_prepared(settings)
+    _set_version(empty, "0023")
+    with pytest.raises(CannotStart, match="0023"):
+        up._is_prepared(settings)
 
 
 def _start(url: str, code: Path) -> subprocess.Popen[bytes]:
@@ -196,7 +218,9 @@ def test_a_database_of_another_encoding_is_refused_in_a_sentence_before_anything
 ) -> None:
     with fresh(database, options="ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0") as url:
         said = migrate(url)
-        for ask in (database_version.applied, database_version.applied_by_child):
+        for ask in (
+            database_version.applied, database_version.applied_by_child, database_version.applied_by_fork
+        ):  # fmt: skip
             with pytest.raises(SystemExit, match="encoding SQL_ASCII") as refused:
                 database_version.wait(url, ask=ask)
             assert said == str(refused.value)

@@ -76,7 +76,8 @@ def test_every_process_is_started_with_what_it_needs_and_beat_within_one_builder
     keys = {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"}
     settings, recorder = Settings.from_env({}), Recorder()
 
-    up._start_processes(settings, recorder, up.environment_of(settings), [])
+    for is_first in (True, False):
+        up._start_processes(settings, recorder, up.environment_of(settings), [], is_first=is_first)
 
     assert {name: keys & given.keys() for name, given in recorder.given.items()} == {
         "web": keys, "runner": keys, "builder": keys,
@@ -86,7 +87,8 @@ def test_every_process_is_started_with_what_it_needs_and_beat_within_one_builder
     settings = Settings.from_env({"RUNYARD_PROCESSES": "web=2, runner=3, builder=2"})
     recorder = Recorder()
 
-    up._start_processes(settings, recorder, up.environment_of(settings), [])
+    for is_first in (True, False):
+        up._start_processes(settings, recorder, up.environment_of(settings), [], is_first=is_first)
 
     assert set(recorder.given) == {"web", "runner", "runner.2", "runner.3", "builder", "builder.2"}
     assert recorder.with_beat == ["builder"]
