@@ -23,6 +23,10 @@ def test_each_revision_gets_its_share_of_the_threads() -> None:
         assert abs(found[revision_id] / len(THREADS) * 100 - percent) < 1.5, found
 
 
+def test_a_thread_has_the_same_part_in_every_process_and_release() -> None:
+    assert [shares.part_of(thread_id) for thread_id in THREADS[:8]] == [55, 28, 84, 22, 56, 66, 89, 36]
+
+
 def test_a_thread_stays_unless_its_share_is_taken_away() -> None:
     before = _revisions((OLD, 90), (NEW, 10))
     after = _revisions((OLD, 70), (NEW, 30))

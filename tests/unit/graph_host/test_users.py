@@ -58,7 +58,8 @@ looks = builder.compile()
 opened = []
 
 def make(runtime: ServerRuntime):
-    opened.append([runtime.access_context, runtime.user and runtime.user.identity, runtime.user and runtime.user["token"]])
+    is_run = runtime.execution_runtime is not None
+    opened.append([runtime.access_context, is_run, runtime.user and runtime.user.identity, runtime.user and runtime.user["token"]])
     def answer(state: S):
         return {"seen": {"opened": list(opened), "sure": runtime.ensure_user().identity}}
     return StateGraph(S).add_node("answer", answer).set_entry_point("answer")
@@ -105,7 +106,7 @@ def test_a_factory_sees_the_user_for_runs_states_and_updates(users: HostProcess)
 
     assert seen["sure"] == "ann"
     assert seen["opened"] == [
-        [access, "ann", "a-secret-of-anns"]
+        [access, access == "threads.create_run", "ann", "a-secret-of-anns"]
         for access in ("threads.create_run", "threads.read", "threads.update", "threads.create_run")
     ]
 
