@@ -133,6 +133,8 @@ def main() -> None:
         tree = Path(folder, "tree")
         subprocess.run(["git", "clone", "--quiet", "--shared", TREE, tree], check=True)
         tree.joinpath(".cache").symlink_to(TREE / ".cache")
+        if failure := killer(tree, ["--collect-only", *(given.tests or RINGS)]):
+            sys.exit(f"The tests cannot be collected without a mutation: {failure}")
         for mutation in draw(tree, given.seed, given.count):
             path, tests = tree / mutation.file, given.tests or nearest(mutation, tree)
             source = path.read_bytes()
