@@ -80,7 +80,7 @@ def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
 def raw_body() -> bytes:
     """Return the bytes of the request's body. Raises RequestTimeout, RequestEntityTooLarge."""
     try:
-        raw = request.get_data(cache="HTTP_IDEMPOTENCY_KEY" in request.environ)  # read again for its digest
+        raw = request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
     except TimeoutError as error:
         raise RequestTimeout() from error
     if request.content_length is None and len(raw) == request.max_content_length:
