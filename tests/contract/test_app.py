@@ -114,13 +114,6 @@ def test_another_deployment_of_the_name_keeps_its_own(played: Played, neighbour:
     assert stage.sides == []
 
 
-def test_a_route_behind_authorization_is_asked_after_it(played: Played, anonymous: FlaskClient) -> None:
-    auth = {"parameters": [], "handlers": []}
-    stage = played(hello, "GET /mine", auth=auth, http={"enable_custom_route_auth": True})
-    assert anonymous.get("/d/chat/mine").status_code >= 400
-    assert stage.sides == []
-
-
 def test_keys_and_what_belongs_to_the_connection_stay_here(played: Played, api: Api) -> None:
     stage = played(hello, "GET /hello")
     api.client.set_cookie("a", "1")

@@ -9,10 +9,11 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from shared.hosts import exchanges
 from tests.contract.conftest import Api, MakeApp, Users
 from tests.contract.rpc import BOTH
 from tests.support import user_code
-from tests.support.played_app import serve
+from tests.support.played_app import Stage, serve
 from web.gate.deployments import forget as forget_deployments
 
 SERVER = "https://auth.example/realm"
@@ -87,11 +88,12 @@ def test_a_deployment_with_a_host_of_its_own_describes_its_server_there(
 
 
 def test_a_project_may_describe_its_own_server(
-    anonymous: FlaskClient, configure: Callable[..., None], api: Api
+    anonymous: FlaskClient, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stage = Stage(lambda side: side.answer(b"ours"))
+    monkeypatch.setattr(exchanges, "open_exchange", stage.open_exchange)
     configure("GET /.well-known/oauth-protected-resource/{path:path}", auth={**AUTH, "oauth": OAUTH})
-    found = anonymous.get("/.well-known/oauth-protected-resource/d/chat/mcp")
-    assert found.status_code != 200, "the app of the project answers, and none is running"
+    assert anonymous.get("/.well-known/oauth-protected-resource/d/chat/mcp").data == b"ours"
 
 
 def test_a_refusal_names_the_description(users: Users, configure: Callable[..., None]) -> None:
