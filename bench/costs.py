@@ -38,6 +38,7 @@ CLIENTS = 8
 TOKENS, TOKEN_STREAMS, INTERVAL_SECONDS = 1_000, 40, 0.02  # a model's pace: 50 tokens per second
 IDLE_SECONDS = 20.0  # long enough for several heartbeats and polls of the tables
 BACKGROUND_SECONDS = 10.0
+AFTER_LOAD_SECONDS = 70.0  # contains a round of autovacuum, which begins once a minute
 SETTLE_SECONDS = 2.0  # PostgreSQL's processes report their statistics once a second
 WRITERS, WRITE_SECONDS = 8, 2.0
 MARKS = {
@@ -220,12 +221,7 @@ def measure(*, runs: int, watched: int) -> Costs:
 async def _measure(platform: Platform, meter: Meter, runs: int, watched: int) -> Costs:
     server = platform.server()
     await _echo(server, runs // 10)  # warm-up: excludes one-time setup from the measurement
-    idle = meter.read()
-    await asyncio.sleep(BACKGROUND_SECONDS)
-    still = meter.read()
-    waited = _less(still.cpu, idle.cpu, 1.0)
-    seconds = BACKGROUND_SECONDS + SETTLE_SECONDS
-    background = {part: used / seconds for part, used in waited.items()}
+    background = await _background(meter, BACKGROUND_SECONDS)
 
     before = meter.read()
     began = time.monotonic()
@@ -241,10 +237,11 @@ async def _measure(platform: Platform, meter: Meter, runs: int, watched: int) ->
     share = TOKEN_STREAMS / runs
 
     memory = meter.memory()
+    after_load = await _background(meter, AFTER_LOAD_SECONDS)
     open_streams = await _watch(server, watched)
     opened, during = meter.cpu(), meter.memory()
     await asyncio.sleep(IDLE_SECONDS)
-    watching = _without(_less(meter.cpu(), opened, 1.0), background, IDLE_SECONDS)
+    watching = _without(_less(meter.cpu(), opened, 1.0), after_load, IDLE_SECONDS)
     await _close(open_streams)
     await server.aclose()
     processes = platform.processes()
@@ -284,6 +281,14 @@ async def _measure(platform: Platform, meter: Meter, runs: int, watched: int) ->
 def _hosts(processes: Mapping[str, list[psutil.Process]]) -> list[psutil.Process]:
     """Return the children of runners that execute graphs, without the sandbox processes around them."""
     return [process for process in processes["hosts"] if "graph_host" in " ".join(process.cmdline()[-2:])]
+
+
+async def _background(meter: Meter, seconds: float) -> dict[str, float]:
+    """Return the CPU time that the platform uses in a second without requests, as the mean over a period."""
+    before = meter.read()
+    await asyncio.sleep(seconds)
+    used = _less(meter.read().cpu, before.cpu, 1.0)
+    return {part: value / (seconds + SETTLE_SECONDS) for part, value in used.items()}
 
 
 def _less(after: Mapping[str, float], before: Mapping[str, float], by: float) -> dict[str, float]:
