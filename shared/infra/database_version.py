@@ -113,6 +113,8 @@ def applied_by_fork(url: str) -> str | None:
                 code, answer = _answer(url)
                 output.write(answer)
                 output.flush()
+            except Exception:  # nothing else would report it: the fork ends without Python's own report
+                log.exception("the database's version could not be read")
             finally:
                 os._exit(code)
         output.close()
