@@ -103,7 +103,7 @@ def applied_by_fork(url: str) -> str | None:
     from gevent import monkey  # imported here: the command line does without gevent
 
     # gevent's functions would start its event loop in this process. `os.close` is one of them, but not `close` of a file.
-    fork, waitpid = monkey.get_original("os", ("fork", "waitpid"))
+    fork, waitpid = monkey.get_original("os", "fork"), monkey.get_original("os", "waitpid")
     reader, writer = os.pipe()
     with open(reader) as answers, open(writer, "w") as output:
         pid = fork()
