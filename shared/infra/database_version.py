@@ -72,7 +72,7 @@ def applied(url: str) -> str | None:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except psycopg.errors.UndefinedTable:
         return None
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:
         raise NoDatabase(str(error)) from error
     return row[0] if row else None
 
@@ -113,10 +113,8 @@ def applied_by_fork(url: str) -> str | None:
                 code, answer = _answer(url)
                 output.write(answer)
                 output.flush()
-            except Exception:  # nothing else would report it: the fork ends without Python's own report
-                log.exception("the database's version could not be read")
             finally:
-                os._exit(code)
+                os._exit(code)  # whatever happens, or the fork would go on as this process does
         output.close()
         answer = answers.read()
     return _read_answer(os.waitstatus_to_exitcode(waitpid(pid, 0)[1]), answer)
