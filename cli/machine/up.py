@@ -37,7 +37,7 @@ READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 ANSWER_SECONDS = 1.0  # timeout of a check whether web answers
 DEBUGGED_SECONDS = 7 * 24 * 3600  # for which a debugger may stop a graph host
-# Needed for a run; the others would slow down their start. They load their modules while the database is prepared.
+# Started while the database is prepared, because a run needs them. The others follow, and do not slow down this start.
 FIRST = ("web", "runner")
 
 OF_MACHINE = "workers.isolation."  # log lines of these modules concern the machine, not the process
